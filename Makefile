@@ -1,0 +1,43 @@
+# `make demo` and `make test` set up all they need; a second run finds it done.
+PYTHON ?= python3
+VENV := .venv
+READY := $(VENV)/.ready
+UV := UV_COMPILE_BYTECODE=1 UV_FIND_LINKS="$(PIP_FIND_LINKS)" $(VENV)/bin/uv pip install --quiet -p $(VENV)/bin/python
+TORCH := 2.13.0
+
+.PHONY: demo test check fuzz lock clean
+
+demo: $(READY)
+	$(VENV)/bin/specwatch up -c engine/demo/specwatch.yaml
+
+test: $(READY) check
+	@. tests/support/system-packages.sh
+	$(VENV)/bin/python -m pytest
+
+# The checks that need no server: style, types, room boundaries.
+check: $(READY)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+# The +cpu build of torch is a quarter of the default one, but not every index offers it.
+$(READY): .requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v < (3, 14) else "Specwatch needs Python 3.11 to 3.13, and %s is %d.%d: run make PYTHON=/path/to/python3.12" % (sys.executable, *v))'
+	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet uv==0.13.9
+	$(UV) "torch==$(TORCH)+cpu" 2>/dev/null || $(UV) "torch==$(TORCH)"
+	$(UV) --no-deps -r .requirements.lock
+	$(UV) --no-deps --no-build-isolation -e .
+	touch $@
+
+# torchvision, torchaudio, torchcodec and triton serve no text on a CPU, and their
+# default builds do not load beside the +cpu torch. six is needed on Python 3.12 and later.
+lock: $(READY)
+	printf '%s ; sys_platform == "never"\n' torchvision torchaudio torchcodec triton > $(VENV)/override.txt
+	echo six | $(VENV)/bin/uv pip compile --quiet --upgrade --no-annotate --no-header --python-version 3.11 \
+	  --override $(VENV)/override.txt --find-links "$(PIP_FIND_LINKS)" \
+	  --extra engine-cpu --extra similarity --extra test pyproject.toml - | grep -v '^torch==' > .requirements.lock
+
+clean:
+	rm -rf $(VENV) .run build *.egg-info

@@ -1,0 +1,1 @@
+"""Alert rules, their dispatch and notifiers. Imports no other room."""

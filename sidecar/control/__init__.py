@@ -1,0 +1,1 @@
+"""Decisions: how requests are served, and why."""

@@ -1,0 +1,1 @@
+"""Records -> readings over bounded windows. Pure: no clock, no I/O."""

@@ -1,0 +1,120 @@
+"""Connections to the servers behind the relay."""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+from urllib.parse import urlsplit
+
+from ..record import Arm
+
+if TYPE_CHECKING:
+    from .exchange import Exchange
+
+#: uvicorn, and so vLLM, closes a connection idle for 5 s; one that old may be closing while it is used.
+MAX_IDLE_S = 4.0
+
+
+class Upstream:
+    """One server and the connections to it that wait for their next request.
+
+    `url` is `http[s]://host[:port]`; raises ValueError for anything else.
+    """
+
+    def __init__(self, name: str, url: str, *, connect_timeout_s: float = 5.0) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
+            raise ValueError(f"{url!r} is no http://host:port URL")
+        self.name = name
+        self.url = url
+        self.host = parts.hostname
+        self.port = parts.port or (443 if parts.scheme == "https" else 80)
+        self.in_flight = 0
+        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._connect_timeout_s = connect_timeout_s
+        self._idle: list[UpstreamConnection] = []
+
+    def take(self, now: float) -> "UpstreamConnection | None":
+        """A connection that is safe to use again, or None: then `connect`."""
+        idle = self._idle
+        while idle:
+            connection = idle.pop()
+            if now - connection.idle_since < MAX_IDLE_S and not connection.transport.is_closing():
+                return connection
+            connection.transport.close()
+        return None
+
+    async def connect(self) -> "UpstreamConnection":
+        """A new connection. Raises OSError or TimeoutError."""
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(self._connect_timeout_s):
+            _, connection = await loop.create_connection(
+                lambda: UpstreamConnection(self), self.host, self.port, ssl=self._tls
+            )
+        return connection
+
+    def give_back(self, connection: "UpstreamConnection", now: float) -> None:
+        connection.idle_since = now
+        self._idle.append(connection)
+
+    def forget(self, connection: "UpstreamConnection") -> None:
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    def close_idle(self) -> None:
+        for connection in self._idle:
+            connection.transport.close()
+        self._idle.clear()
+
+
+class UpstreamConnection(asyncio.Protocol):
+    __slots__ = ("exchange", "idle_since", "transport", "upstream", "used")
+
+    transport: asyncio.Transport
+
+    def __init__(self, upstream: Upstream) -> None:
+        self.upstream = upstream
+        self.exchange: Exchange | None = None
+        self.idle_since = 0.0
+        #: Requests sent on it so far.
+        self.used = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        exchange = self.exchange
+        if exchange is None:  # bytes that no request asked for
+            self.upstream.forget(self)
+            self.transport.abort()
+        else:
+            exchange.from_upstream(data)
+
+    def eof_received(self) -> None:
+        return None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.upstream.forget(self)
+        if self.exchange is not None:
+            self.exchange.upstream_lost(exc)
+
+    def pause_writing(self) -> None:
+        if self.exchange is not None:
+            self.exchange.pause_client()
+
+    def resume_writing(self) -> None:
+        if self.exchange is not None:
+            self.exchange.resume_client()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Where a request goes, and why it is served that way."""
+
+    upstream: Upstream
+    arm: Arm
+
+
+#: Candidates for one request, best first; a later one is used only if an earlier refuses the connection.
+Choose = Callable[[], list[Choice]]

@@ -1,0 +1,45 @@
+"""What the relay tells whoever watches an exchange. The relay itself knows no meaning."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from ..record import Arm, Outcome
+from .http1 import RequestHead, ResponseHead
+
+
+class Watch(Protocol):
+    """One exchange's watcher. It sees copies, after they were forwarded, and never raises.
+
+    `now` is the event loop's monotonic time in seconds.
+    """
+
+    #: Body bytes the relay may hold back before it picks an upstream, so that `request` sees the whole body.
+    hold: int
+
+    def request(self, body: bytes | None) -> bytes | None:
+        """The request body, or None if it was longer than `hold`. Returns a body to send instead, or None."""
+
+    def restored(self) -> None:
+        """The upstream refused the body that `request` returned; the original is being sent."""
+
+    def sent(self, upstream: str, arm: Arm, concurrency: int) -> None:
+        """The request goes to `upstream`, as its `concurrency`-th in flight."""
+
+    def response(self, head: ResponseHead, now: float) -> tuple[bool, list[bytes]]:
+        """The reply's head. Returns whether the body must pass through `filter`, and field lines to add."""
+
+    def feed(self, payload: list[bytes], now: float) -> None:
+        """Body bytes of one read, without framing."""
+
+    def filter(self, payload: bytes, now: float) -> bytes:
+        """Like `feed`, returning the bytes the client is to get; may hold some back until more come."""
+
+    def flush(self) -> bytes:
+        """Bytes that `filter` still holds, at the end."""
+
+    def end(self, outcome: Outcome, status: int | None, bytes_in: int, bytes_out: int, now: float) -> None:
+        """The exchange is over; called exactly once. `status` is None if no head reached the client."""
+
+
+#: Gives the watcher of a request, or None for a request nobody watches.
+Watcher = Callable[[RequestHead, float], Watch | None]

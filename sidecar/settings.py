@@ -1,0 +1,184 @@
+"""Every setting: name, type, unit, default, help. The only reader of the environment and of YAML.
+
+Flags win over the environment (`SPECWATCH_…`), that over the file, that over the defaults.
+"""
+
+import difflib
+import os
+import re
+import socket
+from pathlib import Path
+from typing import Annotated, Any, Self
+from urllib.parse import urlsplit
+
+import yaml
+from pydantic import AfterValidator, Field, SecretStr, ValidationError, model_validator
+from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+
+
+class SettingsError(Exception):
+    """A setting that cannot be used: names it and what to do."""
+
+
+def _url(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
+        raise ValueError("must be http://host:port or https://host:port, without a path")
+    return value.rstrip("/")
+
+
+def _address(value: str) -> str:
+    host, colon, port = value.rpartition(":")
+    if not colon or not host or not port.isdigit() or int(port) > 65_535:
+        raise ValueError("must be host:port, as in 127.0.0.1:8000")
+    return value
+
+
+def _pattern(value: str) -> str:
+    try:
+        re.compile(value.encode())
+    except re.error as error:
+        raise ValueError(f"is no regular expression: {error}") from None
+    return value
+
+
+Url = Annotated[str, AfterValidator(_url)]
+Address = Annotated[str, AfterValidator(_address)]
+Pattern = Annotated[str, AfterValidator(_pattern)]
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="SPECWATCH_", extra="forbid", frozen=True)
+
+    upstream: Url = Field("http://127.0.0.1:8200", description="The OpenAI-compatible server that speculates.")
+    fallback_upstream: Url | None = Field(
+        None, description="A server of the same target model without speculation: fallback and baseline go there."
+    )
+    listen: Address = Field("127.0.0.1:8000", description="Where clients connect.")
+    admin: Address = Field("127.0.0.1:8001", description="Where /api/v1, /metrics, /healthz and /readyz are served.")
+    admin_token: SecretStr | None = Field(
+        None, description="Bearer token of the admin port; required when it is not on loopback."
+    )
+    dashboard: Address = Field("127.0.0.1:8501", description="Where `specwatch up` serves the dashboard.")
+    database_url: str = Field(
+        "sqlite:///specwatch.db", description="sqlite:///FILE or postgresql://user:password@host/database."
+    )
+    instance: str = Field(default_factory=socket.gethostname, description="Name of this sidecar in each row.")
+
+    engine: Path | None = Field(None, description="speculative_config.yaml of the engine that `specwatch up` starts.")
+    fallback_engine: Path | None = Field(None, description="The same for the engine without speculation.")
+    demo: bool = Field(False, description="`specwatch up` prepares the demo models and sends demo traffic.")
+    run_dir: Path = Field(Path(".run"), description="Folder of logs and derived files of `specwatch up`.")
+
+    draft_model: str | None = Field(None, description="Name of the draft model in each row.")
+    num_speculative_tokens: int | None = Field(None, ge=1, description="k, where replies do not tell it.")
+    baseline_share: float = Field(
+        0.02, ge=0, le=0.5, description="Share of requests served without speculation, to compare latencies with."
+    )
+
+    add_usage: bool = Field(
+        True,
+        description="Ask the upstream for usage where a streaming client did not (acceptance figures come with it), "
+        "and take exactly the added event out of the reply again.",
+    )
+    add_headers: bool = Field(
+        True, description="Add x-specwatch-arm to replies, and x-request-id if the upstream gave none."
+    )
+    scenario_header: str = Field("x-scenario", description="Request field that names the scenario.")
+    forward_scenario_header: bool = Field(True, description="Pass that field on to the upstream.")
+    scenarios: list[str] = Field(
+        default_factory=list, description="Scenarios that are metric labels; others count as `other` there."
+    )
+    scenario_rules: dict[str, Pattern] = Field(
+        default_factory=dict,
+        description="Scenario: regular expression searched in the first 4 KiB of the body, where nothing names one.",
+    )
+    hold_bytes: int = Field(
+        1_048_576, ge=0, le=67_108_864, description="Longest request body read whole before it is sent on, bytes."
+    )
+
+    connect_timeout_s: float = Field(5.0, gt=0, description="Bound on connecting to an upstream, s.")
+    idle_timeout_s: float | None = Field(
+        None, gt=0, description="Bound on an upstream's silence after a request was sent, s; none by default."
+    )
+    drain_s: float = Field(30.0, ge=0, description="How long replies in flight may go on after SIGTERM, s.")
+    queue_records: int = Field(10_000, ge=1, description="Records waiting for the database; later ones are dropped.")
+
+    @model_validator(mode="after")
+    def _admin_is_guarded(self) -> Self:
+        host = split_address(self.admin)[0]
+        if self.admin_token is None and host not in ("127.0.0.1", "::1", "localhost"):
+            raise ValueError(f"admin listens on {host}, which is not loopback: set admin_token")
+        return self
+
+    @model_validator(mode="after")
+    def _ports_differ(self) -> Self:
+        taken = [self.listen, self.admin, self.dashboard]
+        if len({address for address in taken if not address.endswith(":0")}) < sum(
+            not address.endswith(":0") for address in taken
+        ):
+            raise ValueError("listen, admin and dashboard need different addresses")
+        return self
+
+
+def load(file: Path | None = None, **flags: Any) -> Settings:
+    """Settings from flags (None: not given), environment and file. Raises SettingsError for people."""
+    values: dict[str, Any] = {}
+    if file is not None:
+        values = _read(file)
+
+    class FromFile(Settings):
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return (init_settings, env_settings, InitSettingsSource(settings_cls, init_kwargs=values))
+
+    try:
+        return FromFile(**{key: value for key, value in flags.items() if value is not None})
+    except ValidationError as error:
+        raise SettingsError("\n".join(_sentence(item, flags, values, file) for item in error.errors())) from None
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """host and port of an `Address`."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"{file}: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{file}: no valid YAML: {' '.join(str(error).split())}") from None
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise SettingsError(f"{file}: must hold settings as `name: value` lines")
+    for name in ("engine", "fallback_engine"):
+        if isinstance(values.get(name), str):
+            values[name] = file.parent / values[name]
+    return {str(name): value for name, value in values.items()}
+
+
+def _sentence(item: Any, flags: dict[str, Any], values: dict[str, Any], file: Path | None) -> str:
+    name = str(item["loc"][0]) if item["loc"] else ""
+    if not name:
+        return item["msg"].removeprefix("Value error, ")  # type: ignore[no-any-return]
+    if flags.get(name) is not None:
+        where = f"--{name.replace('_', '-')}"
+    elif f"SPECWATCH_{name.upper()}" in os.environ:
+        where = f"SPECWATCH_{name.upper()}"
+    else:
+        where = f"{file}: {name}" if name in values else name
+    if item["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(name, Settings.model_fields, n=1)
+        return f"{where}: no such setting" + (f"; did you mean {near[0]}?" if near else "")
+    return f"{where}: {item['msg'].removeprefix('Value error, ')}"

@@ -1,0 +1,90 @@
+"""What a generation request asks for, and the one change the sidecar may make to it."""
+
+from typing import Any
+
+import msgspec
+
+#: Endpoints whose requests become records: path suffix -> name of the endpoint in a row.
+ENDPOINTS = {
+    b"/chat/completions": "chat_completions",
+    b"/completions": "completions",
+    b"/responses": "responses",
+    b"/messages": "messages",
+}
+#: Endpoints that take `stream_options`.
+_WITH_STREAM_OPTIONS = frozenset(("chat_completions", "completions"))
+
+_USAGE = b'"stream_options":{"include_usage":true}'
+
+
+class Request(msgspec.Struct):
+    """The fields of a request body that the sidecar reads. Values are as the client wrote them: unchecked."""
+
+    model: Any = None
+    stream: Any = None
+    temperature: Any = None
+    n: Any = None
+    prompt: msgspec.Raw = msgspec.Raw(b"null")
+    metadata: Any = None
+    stream_options: Any | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def streaming(self) -> bool:
+        return self.stream is True
+
+    @property
+    def replies(self) -> int:
+        """Replies asked for; more than one has no acceptance figures of its own."""
+        several = self.n if type(self.n) is int and self.n > 1 else 1
+        return several * _prompts(bytes(self.prompt))
+
+    @property
+    def usage_declined(self) -> bool:
+        """The client itself said something about stream options, and they do not include usage."""
+        options = self.stream_options
+        return options is not msgspec.UNSET and not (
+            isinstance(options, dict) and options.get("include_usage") is True
+        )
+
+
+_decoder = msgspec.json.Decoder(Request)
+_list = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+def read_request(body: bytes) -> Request | None:
+    """None for a body that is no JSON object; the upstream will say so to the client."""
+    try:
+        return _decoder.decode(body)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return None
+
+
+def endpoint_of(path: bytes) -> str | None:
+    """Name of the generation endpoint that a path means, or None."""
+    path = path.rstrip(b"/")
+    for suffix, name in ENDPOINTS.items():
+        if path.endswith(suffix):
+            return name
+    return None
+
+
+def with_usage(endpoint: str, request: Request, body: bytes) -> bytes | None:
+    """The body with usage asked for, every other byte kept; None where that must not or need not be done.
+
+    Only for a streaming request whose client left `stream_options` unset: what it set is respected.
+    """
+    if endpoint not in _WITH_STREAM_OPTIONS or not request.streaming:
+        return None
+    if request.stream_options is not msgspec.UNSET:
+        return None
+    # Decoded as an object with `stream` in it, so the body ends in } and is not empty before it.
+    end = body.rstrip(b" \t\r\n")
+    return end[:-1] + b"," + _USAGE + b"}" + body[len(end) :]
+
+
+def _prompts(prompt: bytes) -> int:
+    """Prompts in a `prompt` value: a list of strings or of token lists is several."""
+    if prompt[:1] != b"[":
+        return 1
+    items = _list.decode(prompt)
+    return len(items) if items and bytes(items[0])[:1] in (b'"', b"[") else 1

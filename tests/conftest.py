@@ -1,0 +1,20 @@
+import os
+
+import pytest
+import uvloop
+from hypothesis import settings
+
+settings.register_profile("fast", max_examples=60, deadline=None)
+settings.register_profile("deep", max_examples=5_000, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
+
+
+def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, object]:
+    return {"uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("SPECWATCH_"):
+            monkeypatch.delenv(name)

@@ -1,0 +1,313 @@
+"""One exchange in, one record out. C04, C14-C16, C18, C20."""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.upstream import BLOCK, DONE, USAGE, chat_chunk, chat_stream, event, usage_chunk
+
+from sidecar.record import AcceptanceQuality, AcceptanceSource, Arm, Outcome, Record
+from sidecar.relay.http1 import parse_request, parse_response
+from sidecar.tap.tap import Facts, Tap, TapContext
+
+SSE = b"Content-Type: text/event-stream\r\n"
+JSON = b"Content-Type: application/json\r\n"
+STREAM = b'{"model":"m","stream":true,"temperature":0}'
+
+
+class Run:
+    """Drives a tap as the relay does, with a clock of its own."""
+
+    def __init__(
+        self,
+        request: bytes | None = STREAM,
+        *,
+        fields: bytes = b"",
+        path: bytes = b"/v1/chat/completions",
+        arm: Arm = Arm.SPECULATIVE,
+        **context: object,
+    ) -> None:
+        self.records: list[Record] = []
+        facts = {"speculative": Facts("draft", 4, "vllm 0.32")}
+        self.context = TapContext("here", self.records.append, facts, **context)  # type: ignore[arg-type]
+        head = parse_request(b"POST " + path + b" HTTP/1.1\r\nHost: h\r\n" + fields + b"\r\n")
+        tap = self.context.watch(head, 10.0)
+        assert isinstance(tap, Tap)
+        self.tap = tap
+        self.sent = tap.request(request)
+        tap.sent("speculative", arm, 3)
+
+    def reply(self, *reads: tuple[float, bytes], status: int = 200, fields: bytes = SSE) -> bytes:
+        """Gives the tap a reply read at (seconds after the request); returns what the client gets."""
+        head = parse_response(b"HTTP/1.1 %d X\r\n" % status + fields + b"\r\n", b"POST")
+        filtering, _ = self.tap.response(head, 10.0)
+        out = b""
+        for at, data in reads:
+            if filtering:
+                out += self.tap.filter(data, 10.0 + at)
+            else:
+                self.tap.feed([data], 10.0 + at)
+                out += data
+        return out + self.tap.flush()
+
+    def end(self, outcome: Outcome = Outcome.OK, status: int | None = 200, at: float = 2.0) -> Record:
+        self.tap.end(outcome, status, 7, 9, 10.0 + at)
+        assert len(self.records) == 1
+        assert self.context.failures == 0
+        return self.records[0]
+
+
+def test_a_streamed_reply() -> None:
+    run = Run()
+    run.reply((0.5, b"".join(chat_stream(usage=True)[:1])), (0.6, b"".join(chat_stream(usage=True)[1:])))
+    record = run.end()
+    assert record.outcome is Outcome.OK
+    assert record.acceptance.source is AcceptanceSource.RESPONSE
+    assert record.acceptance.draft_tokens == BLOCK["num_draft_tokens"]
+    assert record.acceptance.rejected_at == (1, 0, 1, 0)
+    assert record.acceptance.reached == (3, 2, 2, 1)
+    assert (record.prompt_tokens, record.completion_tokens) == (5, 10)
+    assert record.queue_ms == 1.5
+    assert record.ttft_ms == pytest.approx(600)
+    assert record.latency_ms == pytest.approx(2000)
+    assert record.finish_reason == "stop"
+    assert (record.model, record.draft_model, record.fingerprint) == ("m", "draft", "vllm 0.32")
+    assert (record.concurrency, record.bytes_in, record.bytes_out) == (3, 7, 9)
+    assert record.temperature == 0.0
+    assert record.stream
+
+
+def test_a_whole_json_reply() -> None:
+    body = {
+        "object": "chat.completion",
+        "model": "m2",
+        "choices": [{"index": 0, "message": {"content": "x"}, "finish_reason": "length"}],
+        "usage": USAGE,
+        "metrics": {"speculative_decoding": BLOCK},
+    }
+    run = Run(b'{"model":"m","temperature":0.7}')
+    text = json.dumps(body).encode()
+    run.reply((0.1, text[:20]), (0.2, text[20:]), fields=JSON)
+    record = run.end()
+    assert record.acceptance.accepted_tokens == 6
+    assert record.finish_reason == "length"
+    assert record.ttft_ms is None  # nothing tells when its first token was there
+    assert not record.stream
+    assert record.temperature == 0.7
+
+
+def test_c15_ttft_is_at_the_first_content_not_at_a_comment_or_a_role() -> None:
+    run = Run()
+    run.reply(
+        (0.1, b": ping\r\n\r\n"),
+        (0.2, chat_chunk({"role": "assistant", "content": ""})),
+        (0.3, chat_chunk({"content": "x"})),
+        (0.4, DONE),
+    )
+    assert run.end().ttft_ms == pytest.approx(300)
+
+
+@pytest.mark.parametrize(
+    "first", [{"reasoning": "x"}, {"reasoning_content": "x"}, {"tool_calls": [{"index": 0}]}, {"refusal": "x"}]
+)
+def test_c18_content_of_any_kind_is_a_first_token(first: object) -> None:
+    run = Run()
+    run.reply((0.3, chat_chunk(first)), (0.4, chat_chunk({"content": "y"}, "stop")), (0.5, DONE))
+    record = run.end()
+    assert record.ttft_ms == pytest.approx(300)
+    assert record.outcome is Outcome.OK
+
+
+def test_c16_tokens_are_not_chunks() -> None:
+    run = Run()
+    usage = {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 16}}
+    reads = [(at, chat_chunk({"content": "four tokens"})) for at in (0.2, 0.7, 1.2, 1.7)]
+    run.reply(*reads, (1.75, event(usage)), (1.8, DONE))
+    record = run.end()
+    assert record.completion_tokens == 16
+    assert record.tpot_ms == pytest.approx(100)
+    assert record.max_chunk_gap_ms == pytest.approx(500)
+
+
+@pytest.mark.parametrize("tokens", [0, 1, None, -1, "16", True])
+def test_c16_no_time_per_token_without_two_tokens(tokens: object) -> None:
+    run = Run()
+    run.reply(
+        (0.2, chat_chunk({"content": "x"})),
+        (0.3, event({"choices": [], "usage": {"completion_tokens": tokens}})),
+        (0.4, DONE),
+    )
+    assert run.end().tpot_ms is None
+
+
+def test_cumulative_usage_counts_once() -> None:
+    def chunk(tokens: int) -> bytes:
+        return event(
+            {
+                "choices": [{"index": 0, "delta": {"content": "x"}, "finish_reason": None}],
+                "usage": {"prompt_tokens": 5, "completion_tokens": tokens},
+            }
+        )
+
+    run = Run(b'{"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true}}')
+    run.reply((0.1, chunk(2)), (0.2, chunk(5)), (0.3, chunk(9)), (0.4, DONE))
+    assert run.end().completion_tokens == 9
+
+
+@pytest.mark.parametrize(
+    ("name", "events", "outcome"),
+    [
+        ("error object", [event({"error": {"message": "x", "code": 500}}), DONE], Outcome.UPSTREAM_ERROR),
+        ("object: error", [event({"object": "error", "message": "x"}), DONE], Outcome.UPSTREAM_ERROR),
+        ("type: error", [event({"type": "error", "message": "x"})], Outcome.UPSTREAM_ERROR),
+        ("detail", [event({"detail": "x"}), DONE], Outcome.UPSTREAM_ERROR),
+        ("text with the word", [chat_chunk({"content": '{"error":1}'}), DONE], Outcome.OK),
+        ("an error after content", [chat_chunk({"content": "a"}), event({"error": {}})], Outcome.UPSTREAM_ERROR),
+        ("no end at all", [chat_chunk({"content": "a"})], Outcome.TRUNCATED),
+        ("nothing", [], Outcome.TRUNCATED),
+        ("a finish without [DONE]", [chat_chunk({"content": "a"}, "stop")], Outcome.OK),
+        ("responses: done", [b"event: x\n" + event({"type": "response.completed"})], Outcome.OK),
+        (
+            "responses: cut",
+            [b"event: x\n" + event({"type": "response.output_text.delta", "delta": "a"})],
+            Outcome.TRUNCATED,
+        ),
+        ("messages: done", [event({"type": "message_stop"})], Outcome.OK),
+    ],
+)
+def test_c18_c20_how_a_stream_ended(name: str, events: list[bytes], outcome: Outcome) -> None:
+    run = Run()
+    run.reply((0.1, b"".join(events)))
+    record = run.end()
+    assert record.outcome is outcome, name
+    assert record.acceptance.draft_tokens is None
+
+
+def test_c20_an_error_status_is_an_error_whatever_its_body() -> None:
+    run = Run()
+    run.reply((0.1, b'{"error":{"message":"x"}}'), status=429, fields=JSON)
+    record = run.end(Outcome.UPSTREAM_ERROR, 429)
+    assert record.outcome is Outcome.UPSTREAM_ERROR
+    assert record.status == 429
+
+
+@pytest.mark.parametrize(
+    ("name", "request_body", "usage", "options", "reason"),
+    [
+        ("n = 2", b'{"stream":true,"n":2}', True, {}, "n > 1"),
+        ("two prompts", b'{"stream":true,"prompt":["a","b"]}', True, {}, "n > 1"),
+        (
+            "declined",
+            b'{"stream":true,"stream_options":{"include_usage":false}}',
+            False,
+            {},
+            "the client declined usage",
+        ),
+        ("turned off", STREAM, False, {"add_usage": False}, "no usage was asked for"),
+        ("no block", STREAM, True, {}, "no acceptance block"),
+    ],
+)
+def test_c04_missing_figures_have_a_reason(
+    name: str, request_body: bytes, usage: bool, options: dict[str, object], reason: str
+) -> None:
+    run = Run(request_body, **options)
+    tail = [event({"choices": [], "usage": USAGE, "metrics": None})] if usage else []
+    run.reply((0.1, b"".join([chat_chunk({"content": "a"}, "stop"), *tail, DONE])))
+    record = run.end()
+    assert record.outcome is Outcome.OK
+    assert record.acceptance.source is AcceptanceSource.NONE
+    assert record.acceptance.draft_tokens is None
+    assert reason in (record.acceptance.reason or ""), name
+
+
+def test_plain_decoding_has_no_figures_and_no_draft_model() -> None:
+    run = Run(arm=Arm.BASELINE)
+    run.reply((0.1, b"".join([chat_chunk({"content": "a"}, "stop"), DONE])))
+    record = run.end()
+    assert record.acceptance.reason == "served without speculation"
+    assert record.draft_model is None
+
+
+def test_an_aborted_request_keeps_what_was_seen() -> None:
+    run = Run()
+    run.reply((0.2, chat_chunk({"content": "a"})))
+    record = run.end(Outcome.CLIENT_ABORT)
+    assert record.ttft_ms == pytest.approx(200)
+    assert record.acceptance.reason == "no figures: client_abort"
+
+
+def test_a_strange_block_is_kept_and_not_believed() -> None:
+    run = Run()
+    strange = BLOCK | {"acceptance_histogram": [9, 9]}
+    usage = {"choices": [], "usage": USAGE, "metrics": {"speculative_decoding": strange}}
+    run.reply((0.1, chat_chunk({"content": "a"}, "stop") + event(usage) + DONE))
+    acceptance = run.end().acceptance
+    assert acceptance.quality is AcceptanceQuality.INCONSISTENT
+    assert json.loads(acceptance.raw or "") == strange
+
+
+@pytest.mark.parametrize(
+    ("fields", "body", "scenario"),
+    [
+        (b"X-Scenario: billing\r\n", b'{"metadata":{"scenario":"code"}}', "billing"),
+        (b"", b'{"metadata":{"scenario":"code"}}', "code"),
+        (b"", b'{"metadata":{"scenario":" "},"messages":["my invoice"]}', "money"),
+        (b"", b'{"metadata":"x"}', "default"),
+        (b"X-Scenario: \r\n", b"no json", "default"),
+        (b"X-Scenario: \xe9\r\n", b"{}", "é"),
+    ],
+)
+def test_scenarios(fields: bytes, body: bytes, scenario: str) -> None:
+    run = Run(body, fields=fields, scenario_rules=[("money", re.compile(b"invoice"))])
+    assert run.end(Outcome.CLIENT_ABORT, None).scenario == scenario
+
+
+def test_only_generation_requests_are_watched() -> None:
+    context = Run().context
+    for raw in (b"GET /v1/chat/completions", b"POST /v1/embeddings", b"POST /tokenize"):
+        assert context.watch(parse_request(raw + b" HTTP/1.1\r\nHost: h\r\n\r\n"), 0.0) is None
+
+
+def test_a_tap_that_fails_turns_itself_off_and_the_record_is_written() -> None:
+    run = Run()
+    run.reply((0.1, chat_chunk({"content": "a"})))
+    run.tap._sse = object()  # type: ignore[assignment]  # the next look at it raises
+    run.tap.feed([b"data: x\n\n"], 10.2)
+    run.tap.feed([b"data: y\n\n"], 10.3)
+    run.tap.end(Outcome.OK, 200, 1, 2, 11.0)
+    assert run.context.failures == 1
+    (record,) = run.records
+    assert record.acceptance.reason == "the sidecar failed to read this reply"
+
+
+@given(st.lists(st.integers(0, 2500), max_size=10), st.sampled_from([b"\n", b"\r\n"]))
+def test_the_law_any_cuts_give_the_same_bytes_and_the_same_record(cuts: list[int], newline: bytes) -> None:
+    wire = b"".join([b": ping\n\n", *chat_stream(usage=True)]).replace(b"\n", newline)
+    edges = [0, *sorted(min(cut, len(wire)) for cut in cuts), len(wire)]
+    parts = [wire[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+
+    def once(reads: list[bytes]) -> tuple[bytes, Record]:
+        run = Run(fields=b"X-Request-Id: r\r\n")
+        out = run.reply(*((0.5, part) for part in reads))
+        return out, replace(run.end(), started_at=0.0)
+
+    assert once(parts) == once([wire])
+    assert once(parts)[0] == b"".join([b": ping\n\n", *chat_stream(usage=False)]).replace(b"\n", newline)
+
+
+@given(st.binary(max_size=400), st.booleans())
+def test_no_bytes_break_a_tap(data: bytes, stream: bool) -> None:
+    run = Run()
+    run.reply((0.1, data), fields=SSE if stream else JSON)
+    run.end()
+
+
+def test_usage_event_alone_is_no_content() -> None:
+    run = Run()
+    assert run.reply((0.1, usage_chunk()), (0.2, DONE)) == DONE
+    record = run.end()
+    assert record.ttft_ms is None
+    assert record.completion_tokens == 10

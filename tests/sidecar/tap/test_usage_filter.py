@@ -1,0 +1,67 @@
+"""The added event is taken out, and it alone, at any cut."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.upstream import DONE, chat_chunk, chat_stream, event, usage_chunk
+
+from sidecar.tap.usage_filter import UsageFilter
+
+
+def run(*parts: bytes) -> bytes:
+    filtering = UsageFilter()
+    return b"".join([*(filtering.feed(part) for part in parts), filtering.flush()])
+
+
+@pytest.mark.parametrize("newline", [b"\n", b"\r\n", b"\r"])
+def test_exactly_the_usage_event_goes(newline: bytes) -> None:
+    given_ = b"".join(chat_stream(usage=True)).replace(b"\n", newline)
+    wanted = b"".join(chat_stream(usage=False)).replace(b"\n", newline)
+    assert run(given_) == wanted
+    assert run(*(given_[at : at + 1] for at in range(len(given_)))) == wanted
+
+
+@given(st.lists(st.integers(0, 2000), max_size=8))
+def test_any_cuts(cuts: list[int]) -> None:
+    wire = b": ping\n\n" + b"".join(chat_stream(usage=True))
+    edges = [0, *sorted(min(cut, len(wire)) for cut in cuts), len(wire)]
+    parts = [wire[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    assert run(*parts) == b": ping\n\n" + b"".join(chat_stream(usage=False))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        event({"choices": [{"index": 0, "delta": {}}], "usage": {"total_tokens": 1}}),  # continuous usage
+        event({"choices": [], "usage": None}),
+        event({"choices": [], "prompt_filter_results": []}),
+        event({"choices": [], "usage": {}, "error": {"message": "x"}}),
+        chat_chunk({"content": '"choices":[],"usage":{'}),
+        b'event: x\ndata: {"choices":[],"usage"\n\n',
+        b"\n\n\n",
+    ],
+)
+def test_whatever_else_stays(other: bytes) -> None:
+    assert run(other + usage_chunk() + DONE) == other + DONE
+
+
+def test_content_is_not_held_back() -> None:
+    filtering = UsageFilter()
+    whole = chat_chunk({"content": "hello"})
+    assert filtering.feed(whole) == whole
+    cut = whole[: whole.index(b"delta")]
+    assert filtering.feed(cut) == cut  # it has a choice: no usage event
+    assert filtering.feed(whole[len(cut) :]) == whole[len(cut) :]
+
+
+def test_an_event_that_never_ends_is_passed_on() -> None:
+    filtering = UsageFilter()
+    given_, out = 0, 0
+    for _ in range(20):
+        given_ += 65_536
+        out += len(filtering.feed(b"x" * 65_536))
+    assert given_ - out == 0
+
+
+def test_a_cut_reply_keeps_its_last_bytes() -> None:
+    assert run(b'data: {"choices":[],"usa') == b'data: {"choices":[],"usa'
