@@ -46,8 +46,7 @@ class Fallback:
     def __init__(self, decision: Decision, *, can_fall_back: bool, baseline_share: float, seed: int | None = None):
         self.can_fall_back = can_fall_back
         self._baseline_share = baseline_share if can_fall_back else 0.0
-        # Not a security matter: which requests are the baseline.
-        self._random = random.Random(seed).random
+        self._random = random.Random(seed).random  # noqa: S311 - chooses the baseline, guards nothing
         self.decision = decision
         if decision.state is State.AUTOREGRESSIVE and not can_fall_back:
             self.decision = replace(

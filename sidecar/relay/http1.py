@@ -197,7 +197,7 @@ class Body:
 
     def __init__(self, length: int) -> None:
         self._mode = length
-        self._left = length if length > 0 else 0
+        self._left = max(0, length)
         self._line = b""
         self._in_trailers = False
         self._trailer_size = 0

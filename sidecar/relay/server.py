@@ -1,6 +1,7 @@
 """The listening side of the relay."""
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -34,7 +35,8 @@ class Relay:
         self.spawn = spawn
         self.idle_timeout_s = idle_timeout_s
         self.not_forwarded = HOP_BY_HOP | hidden
-        self.time = asyncio.get_running_loop().time
+        # uvloop's own clock stands still during a turn of the loop and counts whole milliseconds.
+        self.time = time.monotonic
         self.connections: set[ClientConnection] = set()
         self.draining = False
         #: Exchanges that ended, by outcome; every path counts here, watched or not.

@@ -10,7 +10,7 @@ from .http1 import RequestHead, ResponseHead
 class Watch(Protocol):
     """One exchange's watcher. It sees copies, after they were forwarded, and never raises.
 
-    `now` is the event loop's monotonic time in seconds.
+    `now` is monotonic time in seconds.
     """
 
     #: Body bytes the relay may hold back before it picks an upstream, so that `request` sees the whole body.

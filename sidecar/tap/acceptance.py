@@ -38,7 +38,9 @@ def _checked(block: object) -> Acceptance:
     steps = _count(block, "num_spec_steps")
     drafted = _count(block, "num_draft_tokens")
     accepted = _count(block, "num_accepted_draft_tokens")
-    assert steps is not None and drafted is not None and accepted is not None
+    assert steps is not None
+    assert drafted is not None
+    assert accepted is not None
     if k is not None and not 1 <= k <= MAX_K:
         raise _Unknown(f"num_spec_tokens is {k}")
     histogram = _histogram(block.get("acceptance_histogram"), k)

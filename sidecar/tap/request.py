@@ -42,9 +42,7 @@ class Request(msgspec.Struct):
     def usage_declined(self) -> bool:
         """The client itself said something about stream options, and they do not include usage."""
         options = self.stream_options
-        return options is not msgspec.UNSET and not (
-            isinstance(options, dict) and options.get("include_usage") is True
-        )
+        return options is not msgspec.UNSET and not (isinstance(options, dict) and options.get("include_usage") is True)
 
 
 _decoder = msgspec.json.Decoder(Request)

@@ -299,7 +299,9 @@ class Tap:
             for event in self._sse.finish():
                 self._event(event, now)
         elif self._body is not None:
-            self._read_body(b"".join(self._body), complete=outcome is Outcome.OK or status is not None and status >= 400)
+            self._read_body(
+                b"".join(self._body), complete=outcome is Outcome.OK or (status is not None and status >= 400)
+            )
         if outcome is Outcome.OK:
             if self._saw_error:
                 outcome = Outcome.UPSTREAM_ERROR

@@ -47,8 +47,7 @@ async def proxy(*urls: str, relay: dict[str, Any] | None = None, **tap: Any) -> 
     facts = {name: Facts("draft", 4, "test") for name in names}
     context = TapContext("test", records.append, facts, **tap)
     choices = [
-        Choice(Upstream(name, url, connect_timeout_s=2), Arm(name))
-        for name, url in zip(names, urls, strict=False)
+        Choice(Upstream(name, url, connect_timeout_s=2), Arm(name)) for name, url in zip(names, urls, strict=False)
     ]
     tasks = Tasks()
     server = Relay(lambda: list(made.choices), context.watch, tasks.spawn, **(relay or {}))
@@ -66,9 +65,12 @@ async def proxy(*urls: str, relay: dict[str, Any] | None = None, **tap: Any) -> 
 
 
 def post(body: bytes, path: bytes = b"/v1/chat/completions", *, close: bool = True, extra: bytes = b"") -> bytes:
-    return (
-        b"POST %b HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%b%b\r\n%b"
-        % (path, len(body), b"Connection: close\r\n" if close else b"", extra, body)
+    return b"POST %b HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%b%b\r\n%b" % (
+        path,
+        len(body),
+        b"Connection: close\r\n" if close else b"",
+        extra,
+        body,
     )
 
 

@@ -24,10 +24,10 @@ class Upstream:
     async def read_request(self, reader: asyncio.StreamReader) -> bytes:
         """The next request's body; its head goes to `heads`. Raises IncompleteReadError at the end."""
         head = await reader.readuntil(b"\r\n\r\n")
-        fields = dict(
-            (name.strip().lower(), value.strip())
+        fields = {
+            name.strip().lower(): value.strip()
             for name, _, value in (line.partition(b":") for line in head.split(b"\r\n")[1:-2])
-        )
+        }
         body = b""
         if fields.get(b"transfer-encoding"):
             while size := int((await reader.readuntil(b"\r\n")).split(b";")[0], 16):

@@ -1,0 +1,1 @@
+"""The admin port: figures, the fallback switch, metrics and health over HTTP. Holds no SQL."""

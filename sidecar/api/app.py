@@ -1,0 +1,167 @@
+"""The admin application: /api/v1, /metrics, /healthz, /readyz.
+
+Endpoints that read the database are plain functions, which FastAPI runs on worker threads; they also build
+their JSON there. Whatever touches the fallback runs on the event loop, where the fallback lives.
+"""
+
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from anyio import from_thread, to_thread
+from fastapi import APIRouter, FastAPI, Response
+from pydantic import BaseModel
+
+from sidecar.store.cursor import BadCursor
+from sidecar.store.queries import DatabaseUnavailable
+
+from . import errors, models
+from .auth import RequireToken
+from .deps import ApiDeps
+from .params import PageQuery, SeriesParams, SeriesQuery, SummaryQuery
+
+log = logging.getLogger(__name__)
+
+
+def create_app(deps: ApiDeps) -> FastAPI:
+    """The admin application. Raises ValueError for an empty token."""
+    # The pages of /docs load scripts from elsewhere; the schema is at /openapi.json.
+    app = FastAPI(title="Specwatch", version=deps.version, docs_url=None, redoc_url=None)
+    errors.install(app)
+    if deps.admin_token is not None:
+        app.add_middleware(RequireToken, token=deps.admin_token)
+    app.include_router(_health(deps))
+    app.include_router(_figures(deps), prefix="/api/v1")
+    app.include_router(_fallback(deps), prefix="/api/v1")
+    return app
+
+
+def _health(deps: ApiDeps) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/healthz", response_model=models.Health)
+    async def healthz() -> Response:
+        """The process is alive."""
+        return _json(models.Health(status="ok"))
+
+    @router.get("/readyz", response_model=models.Ready)
+    async def readyz() -> Response:
+        """200 while requests can be proxied, which needs no database; its state is in the body."""
+        alive = deps.relay_alive()
+        ready = models.Ready(
+            status="ready" if alive else "not_ready",
+            database=_database(deps),
+            failed_tasks=list(deps.failed_tasks()),
+        )
+        return _json(ready, 200 if alive else 503)
+
+    @router.get("/metrics")
+    async def metrics() -> Response:
+        """Prometheus exposition."""
+        content, content_type = deps.render_metrics()
+        # Set as a header: `media_type` would have a charset added to it.
+        return Response(content, headers={"content-type": content_type})
+
+    return router
+
+
+def _figures(deps: ApiDeps) -> APIRouter:
+    router = APIRouter()
+    reader = deps.reader
+
+    @router.get("/summary", response_model=models.Summary)
+    def summary(query: SummaryQuery) -> Response:
+        """The figures of one window, and how things stand."""
+        now = deps.now()
+        found = reader.summary(query.window, now)
+        found["versions"]["specwatch"] = deps.version
+        return _json(
+            models.Summary(
+                generated_at=datetime.fromtimestamp(now, UTC),
+                window_s=query.window,
+                instance=deps.instance,
+                fallback=from_thread.run_sync(deps.fallback.state),
+                database=_database(deps),
+                records_dropped=deps.records_dropped(),
+                **found,
+            )
+        )
+
+    @router.get("/acceptance", response_model=models.AcceptanceSeries)
+    def acceptance(query: SeriesQuery) -> Response:
+        """Pooled acceptance rate p and mean acceptance length."""
+        return _json(models.AcceptanceSeries(**_series(deps, reader.acceptance, query)))
+
+    @router.get("/truncation", response_model=models.TruncationSeries)
+    def truncation(query: SeriesQuery) -> Response:
+        """First rejections by position in the draft."""
+        return _json(models.TruncationSeries(**_series(deps, reader.truncation, query)))
+
+    @router.get("/latency", response_model=models.LatencySeries)
+    def latency(query: SeriesQuery) -> Response:
+        """Quantiles of ok requests, with and without speculation."""
+        return _json(models.LatencySeries(**_series(deps, reader.latency, query)))
+
+    @router.get("/requests", response_model=models.RequestPage)
+    def requests(query: PageQuery) -> Response:
+        """Rows, newest first, a page at a time."""
+        try:
+            return _json(models.RequestPage(**reader.requests(query.filters(), query.limit, query.cursor)))
+        except BadCursor as error:
+            raise errors.invalid("cursor", str(error)) from None
+
+    @router.get("/requests/{request_id:path}", response_model=models.RequestRow)
+    def request(request_id: str) -> Response:
+        """One row: the newest of this id."""
+        row = reader.request(request_id)
+        if row is None:
+            message = f"no request {request_id[:200]!r} is recorded (rows arrive within a second of the end)"
+            raise errors.ApiError(404, message, code="not_found", param="request_id")
+        return _json(models.RequestRow(**row))
+
+    return router
+
+
+def _fallback(deps: ApiDeps) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/fallback", response_model=models.Fallback)
+    async def fallback() -> Response:
+        """How requests are served, and the last changes (none while the database is away)."""
+        history = await to_thread.run_sync(_history, deps)
+        return _json(models.Fallback(**deps.fallback.state().model_dump(), history=history))
+
+    @router.put("/fallback", response_model=models.Fallback)
+    async def change(order: models.FallbackChange) -> Response:
+        """Order a mode; it holds for the requests that follow. Works without the database."""
+        if order.mode == "autoregressive" and not deps.fallback.state().can_fall_back:
+            message = "mode: no autoregressive upstream is configured, so there is nothing to fall back to"
+            raise errors.ApiError(409, message, code="cannot_fall_back", param="mode")
+        deps.fallback.set_mode(order.mode, order.reason)
+        return await fallback()
+
+    return router
+
+
+def _history(deps: ApiDeps) -> list[models.Transition]:
+    try:
+        return [models.Transition(**row) for row in deps.reader.transitions()]
+    except DatabaseUnavailable as error:
+        log.warning("%s", error)
+        return []
+
+
+def _series(deps: ApiDeps, read: Callable[..., dict[str, Any]], query: SeriesParams) -> dict[str, Any]:
+    try:
+        return read(query.window, query.step, query.by, query.filters(), deps.now())
+    except ValueError as error:
+        raise errors.invalid("step", str(error)) from None
+
+
+def _database(deps: ApiDeps) -> Any:
+    return "ok" if deps.database_ok() else "unavailable"
+
+
+def _json(answer: BaseModel, status: int = 200) -> Response:
+    return Response(answer.model_dump_json(), status, media_type="application/json")

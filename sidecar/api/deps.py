@@ -1,0 +1,42 @@
+"""What the API needs of the rest of the process; `sidecar.app` fills it in."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from sidecar.store.queries import Reader
+
+from .models import FallbackState, Mode
+
+
+class FallbackPort(Protocol):
+    """The switch. Both methods are called on the event loop, and must not block."""
+
+    def state(self) -> FallbackState: ...
+
+    def set_mode(self, mode: Mode, reason: str) -> None:
+        """Take an operator's order. `autoregressive` is only asked for where `can_fall_back` is true."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApiDeps:
+    """All callables are cheap, and are called on the event loop or on worker threads."""
+
+    instance: str
+    version: str
+    reader: Reader
+    fallback: FallbackPort
+    #: Whether the database took the latest rows: `Writer.healthy`.
+    database_ok: Callable[[], bool]
+    #: `Writer.dropped`.
+    records_dropped: Callable[[], int]
+    #: Names of side tasks that have died.
+    failed_tasks: Callable[[], Sequence[str]] = tuple
+    #: False once a task died without which nothing can be proxied.
+    relay_alive: Callable[[], bool] = lambda: True
+    #: Text and content type of the Prometheus exposition.
+    render_metrics: Callable[[], tuple[bytes, str]]
+    #: Bearer token; None leaves the port open, for loopback only.
+    admin_token: str | None = None
+    now: Callable[[], float] = time.time

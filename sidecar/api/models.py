@@ -1,0 +1,246 @@
+"""Response shapes of `/api/v1`. Ratios are 0..1, times ms unless named `_s`; what is not known is null."""
+
+from datetime import datetime
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+Mode = Literal["auto", "speculative", "autoregressive"]
+State = Literal["speculative", "autoregressive"]
+
+
+class Model(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class AcceptanceFigures(Model):
+    """Sums over the requests that speculated, and what follows from them."""
+
+    #: Requests with trusted acceptance figures and at least one draft token.
+    requests: int
+    verify_steps: int
+    draft_tokens: int
+    accepted_tokens: int
+    #: Pooled acceptance rate p: accepted / drafted tokens. Null when nothing was drafted.
+    p: float | None
+    #: 1 + accepted tokens / verify steps.
+    mean_acceptance_length: float | None
+
+
+class LatencyFigures(Model):
+    """Quantiles of ok requests: nearest rank over the raw rows."""
+
+    requests: int
+    p50_ms: float | None
+    p95_ms: float | None
+    p99_ms: float | None
+    ttft_p50_ms: float | None
+    ttft_p95_ms: float | None
+    tpot_p50_ms: float | None
+
+
+class Latency(Model):
+    speculative: LatencyFigures
+    #: Baseline and fallback requests served without speculation.
+    autoregressive: LatencyFigures
+    #: p95 speculative / p95 baseline; null unless both sides have 50 requests.
+    ratio: float | None
+    ratio_reason: str | None
+
+
+class Traffic(Model):
+    requests: int
+    ok: int
+    #: Every outcome seen, by name.
+    outcomes: dict[str, int]
+    requests_per_s: float
+    completion_tokens_per_s: float
+    streaming: int
+
+
+class Truncation(Model):
+    #: Truncated verify steps / verify steps.
+    truncation_rate: float | None
+    #: Share of the truncations at the first position.
+    first_position_share: float | None
+
+
+class Coverage(Model):
+    """How much of the engine's own drafting the rows account for."""
+
+    #: Rows with acceptance figures / ok generation requests served speculatively.
+    requests: float | None
+    #: Reasons of the rows without figures, with counts.
+    missing: dict[str, int]
+
+
+class Slo(Model):
+    #: Share of ok requests with latency <= 800 ms.
+    latency_under_800ms_ratio: float | None
+    #: Share of one-minute slices with traffic whose trailing 5-minute p95 is <= 800 ms.
+    p95_latency_under_800ms_ratio: float | None
+
+
+class FallbackState(Model):
+    mode: Mode
+    state: State
+    since: datetime
+    reason: str
+    #: False when no autoregressive upstream is configured: then nothing can be switched.
+    can_fall_back: bool
+
+
+class Versions(Model):
+    specwatch: str
+    fingerprint: str | None
+    model: str | None
+    draft_model: str | None
+    num_speculative_tokens: int | None
+
+
+class Summary(Model):
+    generated_at: datetime
+    window_s: int
+    instance: str
+    fallback: FallbackState
+    #: The last 100 requests that speculated, however long ago.
+    last_100: AcceptanceFigures
+    #: The time window.
+    acceptance: AcceptanceFigures
+    truncation: Truncation
+    latency: Latency
+    slo: Slo
+    traffic: Traffic
+    coverage: Coverage
+    versions: Versions
+    #: Whether the database took the latest rows; the proxy serves either way.
+    database: Literal["ok", "unavailable"]
+    records_dropped: int
+
+
+class AcceptancePoint(AcceptanceFigures):
+    #: Start of the step (UTC); null when the answer is not split by time.
+    at: datetime | None
+    #: Value of the `by` column; null when the answer is not split by one.
+    group: str | None
+
+
+class AcceptanceSeries(Model):
+    window_s: int
+    step_s: int | None
+    by: str | None
+    points: list[AcceptancePoint]
+
+
+class TruncationPoint(Model):
+    at: datetime | None
+    group: str | None
+    verify_steps: int
+    truncated_steps: int
+    #: Index 0 is position 1. Same length in all points of an answer; null where never drafted.
+    rejected_at: list[int | None]
+    reached: list[int | None]
+    #: rejected_at / reached.
+    hazard: list[float | None]
+
+
+class TruncationSeries(Model):
+    window_s: int
+    step_s: int | None
+    by: str | None
+    positions: int
+    total: TruncationPoint
+    first_position_share: float | None
+    points: list[TruncationPoint]
+
+
+class LatencyPoint(Model):
+    at: datetime | None
+    group: str | None
+    speculative: LatencyFigures
+    autoregressive: LatencyFigures
+
+
+class LatencySeries(Model):
+    window_s: int
+    step_s: int | None
+    by: str | None
+    points: list[LatencyPoint]
+
+
+class RequestRow(Model):
+    """One row of the `requests` table."""
+
+    request_id: str
+    started_at: datetime
+    instance: str
+    upstream: str
+    arm: str
+    model: str | None
+    draft_model: str | None
+    scenario: str
+    endpoint: str
+    stream: bool
+    status: int | None
+    outcome: str
+    finish_reason: str | None
+    temperature: float | None
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    num_speculative_tokens: int | None
+    verify_steps: int | None
+    draft_tokens: int | None
+    accepted_tokens: int | None
+    acceptance_histogram: list[int] | None
+    rejected_at: list[int] | None
+    reached: list[int] | None
+    acceptance_source: str
+    acceptance_quality: str
+    acceptance_reason: str | None
+    acceptance_raw: str | None
+    ttft_ms: float | None
+    latency_ms: float | None
+    tpot_ms: float | None
+    max_chunk_gap_ms: float | None
+    queue_ms: float | None
+    concurrency: int
+    fingerprint: str | None
+    bytes_in: int
+    bytes_out: int
+
+
+class RequestPage(Model):
+    #: Newest first.
+    requests: list[RequestRow]
+    #: Pass as `cursor` for the next page; null on the last.
+    next_cursor: str | None
+
+
+class Transition(Model):
+    at: datetime
+    instance: str
+    mode: Mode
+    from_state: State
+    to_state: State
+    reason: str
+
+
+class Fallback(FallbackState):
+    #: Newest first, at most 100.
+    history: list[Transition]
+
+
+class FallbackChange(Model):
+    mode: Mode
+    reason: str = ""
+
+
+class Health(Model):
+    status: Literal["ok"]
+
+
+class Ready(Model):
+    status: Literal["ready", "not_ready"]
+    database: Literal["ok", "unavailable"]
+    #: Names of side tasks that have died; empty when all run.
+    failed_tasks: list[str]

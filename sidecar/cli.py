@@ -1,0 +1,154 @@
+"""The `specwatch` command. No logic: it reads flags and calls."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from .settings import Settings, SettingsError, load
+
+app = typer.Typer(
+    help="Watches, and steers, the quality of speculative decoding.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+db = typer.Typer(help="The database.", no_args_is_help=True)
+app.add_typer(db, name="db")
+
+Config = Annotated[Path | None, typer.Option("--config", "-c", help="YAML file of settings.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def _option(name: str) -> str:
+    return Settings.model_fields[name].description or ""
+
+
+def _fail(message: str, code: int = 2) -> NoReturn:
+    typer.echo(f"specwatch: {message}", err=True)
+    raise typer.Exit(code)
+
+
+def _load(config: Path | None, **flags: object) -> Settings:
+    try:
+        return load(config, **flags)
+    except SettingsError as error:
+        _fail(str(error))
+
+
+@app.command()
+def up(config: Config = None) -> None:
+    """Start engine(s), sidecar and dashboard as configured; Ctrl-C stops all."""
+    from .up import Up
+
+    raise typer.Exit(Up(_load(config), config).run())
+
+
+@app.command()
+def sidecar(
+    config: Config = None,
+    upstream: Annotated[str | None, typer.Option(help=_option("upstream"))] = None,
+    fallback_upstream: Annotated[str | None, typer.Option(help=_option("fallback_upstream"))] = None,
+    listen: Annotated[str | None, typer.Option(help=_option("listen"))] = None,
+    admin: Annotated[str | None, typer.Option(help=_option("admin"))] = None,
+    database_url: Annotated[str | None, typer.Option(help=_option("database_url"))] = None,
+    draft_model: Annotated[str | None, typer.Option(help=_option("draft_model"))] = None,
+    num_speculative_tokens: Annotated[int | None, typer.Option(help=_option("num_speculative_tokens"))] = None,
+) -> None:
+    """The proxy, probes and record alone, before any OpenAI-compatible server."""
+    from .app import StartError, serve
+
+    settings = _load(
+        config,
+        upstream=upstream,
+        fallback_upstream=fallback_upstream,
+        listen=listen,
+        admin=admin,
+        database_url=database_url,
+        draft_model=draft_model,
+        num_speculative_tokens=num_speculative_tokens,
+    )
+    try:
+        serve(settings)
+    except StartError as error:
+        _fail(str(error), 1)
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def engine(
+    context: typer.Context,
+    config: Annotated[Path, typer.Option("--config", "-c", help="speculative_config.yaml of the engine.")],
+) -> None:
+    """vLLM with a target and a draft model; further flags as `--describe`, `--dry-run`."""
+    _exec("specwatch_engine.launch", "-c", str(config), *context.args)
+
+
+@app.command()
+def dashboard(
+    api: Annotated[str, typer.Option(help="URL of a sidecar's admin port.")] = "http://127.0.0.1:8001",
+    listen: Annotated[str, typer.Option(help="Where to serve the pages.")] = "127.0.0.1:8501",
+) -> None:
+    """The dashboard alone. The admin token, if there is one, comes from SPECWATCH_ADMIN_TOKEN."""
+    host, _, port = listen.rpartition(":")
+    _exec("dashboard", "--api", api, "--host", host, "--port", port)
+
+
+@app.command()
+def status(config: Config = None, as_json: Json = False) -> None:
+    """State, acceptance rate and latency of the last hour."""
+    from .remote import RemoteError, print_status, summary
+
+    try:
+        answer = summary(_load(config))
+    except RemoteError as error:
+        _fail(str(error), 1)
+    if as_json:
+        typer.echo(json.dumps(answer, indent=2))
+    else:
+        print_status(answer)
+
+
+@app.command()
+def fallback(
+    mode: Annotated[str, typer.Argument(help="auto, speculative or autoregressive.")],
+    reason: Annotated[str, typer.Option(help="Why; kept with the change.")] = "",
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Switch how requests are served, at once and for all that come after."""
+    from .remote import RemoteError, set_mode
+
+    if mode not in ("auto", "speculative", "autoregressive"):
+        _fail(f"{mode!r} is no mode: use auto, speculative or autoregressive")
+    try:
+        answer = set_mode(_load(config), mode, reason)
+    except RemoteError as error:
+        _fail(str(error), 1)
+    typer.echo(json.dumps(answer, indent=2) if as_json else f"{answer['state']} ({answer['mode']}): {answer['reason']}")
+
+
+@db.command("upgrade")
+def db_upgrade(config: Config = None, database_url: Annotated[str | None, typer.Option()] = None) -> None:
+    """Bring the database to this version's tables. The sidecar does so itself when it starts."""
+    from .app import StartError, upgrade_database
+
+    try:
+        upgrade_database(_load(config, database_url=database_url))
+    except StartError as error:
+        _fail(str(error), 1)
+
+
+def _exec(module: str, *arguments: str) -> NoReturn:
+    # In place of this process, so that signals and exit codes need no passing on.
+    os.execv(sys.executable, [sys.executable, "-m", module, *arguments])  # noqa: S606
+
+
+def main() -> None:
+    app()
+
+
+if __name__ == "__main__":
+    main()

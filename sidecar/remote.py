@@ -1,0 +1,83 @@
+"""Commands that talk to a running sidecar's admin port."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+
+from .settings import Settings, split_address
+
+
+class RemoteError(Exception):
+    """The sidecar cannot be asked, or refused; the message says what to do."""
+
+
+def summary(settings: Settings) -> dict[str, Any]:
+    return _ask(settings, "GET", "/api/v1/summary")
+
+
+def set_mode(settings: Settings, mode: str, reason: str) -> dict[str, Any]:
+    return _ask(settings, "PUT", "/api/v1/fallback", {"mode": mode, "reason": reason or "specwatch fallback"})
+
+
+def _ask(settings: Settings, method: str, path: str, body: object = None) -> dict[str, Any]:
+    host, port = split_address(settings.admin)
+    host = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    token = settings.admin_token
+    headers = {"authorization": f"Bearer {token.get_secret_value()}"} if token else {}
+    try:
+        # The environment's proxies are for the outside.
+        with httpx.Client(trust_env=False, timeout=10) as client:
+            answer = client.request(method, url + path, json=body, headers=headers)
+    except httpx.HTTPError as error:
+        raise RemoteError(
+            f"no sidecar answers on {url} ({type(error).__name__}): start one with `specwatch up` or "
+            "`specwatch sidecar`, or name its address with the setting admin"
+        ) from None
+    try:
+        value = answer.json()
+    except ValueError:
+        value = None
+    if answer.status_code == 401:
+        raise RemoteError("the sidecar wants a token: set SPECWATCH_ADMIN_TOKEN")
+    if answer.status_code != 200 or not isinstance(value, dict):
+        error_value = value.get("error") if isinstance(value, dict) else None
+        message = error_value.get("message") if isinstance(error_value, dict) else answer.text[:200]
+        raise RemoteError(f"{url}{path} answered {answer.status_code}: {message}")
+    return value
+
+
+def print_status(answer: dict[str, Any]) -> None:
+    """The summary as lines for a terminal."""
+    from rich.console import Console
+    from rich.table import Table
+
+    fallback, recent, window = answer["fallback"], answer["last_100"], answer["acceptance"]
+    traffic, latency = answer["traffic"], answer["latency"]
+    table = Table(show_header=False, box=None, pad_edge=False)
+    since = datetime.fromisoformat(fallback["since"]).astimezone(UTC)
+    table.add_row("state", f"{fallback['state']} (mode {fallback['mode']}) since {since:%Y-%m-%d %H:%M:%S} UTC")
+    table.add_row("why", fallback["reason"])
+    table.add_row("acceptance rate p", f"{_ratio(recent['p'])} over the last {recent['requests']} speculating requests")
+    table.add_row("mean acceptance length", _number(recent["mean_acceptance_length"], " tokens"))
+    table.add_row("p, last hour", f"{_ratio(window['p'])} over {window['requests']} requests")
+    for side in ("speculative", "autoregressive"):
+        figures = latency[side]
+        text = f"{_number(figures['p95_ms'], ' ms')} over {figures['requests']} requests"
+        table.add_row(f"p95 latency, {side}", text)
+    table.add_row(
+        "latency ratio", _number(latency["ratio"], "") if latency["ratio"] else latency["ratio_reason"] or "-"
+    )
+    outcomes = ", ".join(f"{count} {name}" for name, count in traffic["outcomes"].items() if count)
+    table.add_row("requests, last hour", f"{traffic['requests']}" + (f" ({outcomes})" if outcomes else ""))
+    table.add_row("database", answer["database"])
+    Console().print(table)
+
+
+def _ratio(value: float | None) -> str:
+    return "no data" if value is None else f"{value:.3f}"
+
+
+def _number(value: float | None, unit: str) -> str:
+    return "no data" if value is None else f"{value:.2f}{unit}"

@@ -1,0 +1,175 @@
+"""Engines for the `database_url` setting: SQLite in WAL mode, or PostgreSQL through psycopg.
+
+Writing and reading use engines of their own: SQLite writers take the lock at BEGIN, readers cannot write.
+"""
+
+import os
+import sqlite3
+from pathlib import Path
+from time import monotonic
+from typing import Any
+from urllib.parse import quote
+
+from sqlalchemy import URL, Engine, NullPool, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError
+
+#: Longest wait for another process's SQLite lock before an attempt counts as failed.
+BUSY_TIMEOUT_MS = 1000
+#: Longest time that reading may take: a statement on PostgreSQL, an answer on SQLite.
+READ_TIMEOUT_S = 10
+_CONNECT_TIMEOUT_S = 3
+_READERS = 4
+
+
+class DatabaseUrlError(ValueError):
+    """The setting `database_url` cannot work; the message is one line and says why."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"database_url: {reason}")
+
+
+def parse_url(database_url: str) -> URL:
+    """The URL with its driver filled in. Raises DatabaseUrlError; opens nothing."""
+    examples = "use sqlite:///path/to/specwatch.db or postgresql://user:password@host:5432/name"
+    try:
+        url = make_url(database_url)
+    except (ArgumentError, ValueError):
+        # The text itself may hold a password, so it is not repeated.
+        raise DatabaseUrlError(f"not a database URL; {examples}") from None
+    match url.drivername:
+        case "sqlite" | "sqlite+pysqlite":
+            if url.host or not url.database or url.database.startswith((":memory:", "file:")):
+                raise DatabaseUrlError(
+                    "SQLite needs the path of a file: three slashes before a relative path, four before "
+                    "an absolute one (sqlite:///specwatch.db, sqlite:////var/lib/specwatch/specwatch.db)"
+                )
+            return url.set(drivername="sqlite")
+        case "postgresql" | "postgres" | "postgresql+psycopg":
+            if not url.database:
+                raise DatabaseUrlError("names no database: postgresql://user:password@host:5432/name")
+            return url.set(drivername="postgresql+psycopg")
+        case other:
+            raise DatabaseUrlError(f"{other!r} is not supported; {examples}")
+
+
+def check_url(database_url: str) -> None:
+    """Raise DatabaseUrlError for what no amount of waiting will cure: call before starting.
+
+    Makes the folder of an SQLite file if it is missing. A server that is down is no error here.
+    """
+    url = parse_url(database_url)
+    if url.drivername != "sqlite":
+        try:
+            import psycopg  # noqa: F401
+        except ImportError as error:
+            raise DatabaseUrlError(f"PostgreSQL needs the package psycopg[binary]: {error}") from None
+        return
+    path = Path(url.database or "").absolute()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DatabaseUrlError(f"cannot make the folder {path.parent}: {error.strerror}") from None
+    if path.is_dir():
+        raise DatabaseUrlError(f"{path} is a folder, not a file")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise DatabaseUrlError(f"cannot write to the folder {path.parent}")
+    if path.exists() and not os.access(path, os.R_OK | os.W_OK):
+        raise DatabaseUrlError(f"cannot write to the file {path}")
+
+
+def writing_engine(database_url: str) -> Engine:
+    """An engine whose transactions begin by taking SQLite's write lock. One connection."""
+    url = parse_url(database_url)
+    if url.drivername == "sqlite":
+        return _sqlite(url, read_only=False)
+    return _postgresql(url, pool_size=1)
+
+
+def reading_engine(database_url: str) -> Engine:
+    """An engine that cannot write; each transaction sees one state of the database."""
+    url = parse_url(database_url)
+    if url.drivername == "sqlite":
+        return _sqlite(url, read_only=True)
+    engine = _postgresql(url, pool_size=_READERS, isolation_level="REPEATABLE READ", pool_pre_ping=True)
+
+    @event.listens_for(engine, "connect")
+    def _read_only(connection: Any, _record: object) -> None:
+        connection.read_only = True
+
+    @event.listens_for(engine, "begin")
+    def _bounded(connection: Any) -> None:
+        # Local to the transaction, so that it also holds behind a pooler such as PgBouncer.
+        connection.exec_driver_sql(f"SET LOCAL statement_timeout = '{READ_TIMEOUT_S}s'")
+
+    return engine
+
+
+def _postgresql(url: URL, *, pool_size: int, **options: Any) -> Engine:
+    # Prepared statements do not survive a pooler in transaction mode, and gain little here.
+    arguments = {"connect_timeout": _CONNECT_TIMEOUT_S, "prepare_threshold": None}
+    return create_engine(
+        url,
+        pool_size=pool_size,
+        max_overflow=0,
+        pool_timeout=5,
+        pool_recycle=1800,
+        connect_args={name: value for name, value in arguments.items() if name not in url.query},
+        **options,
+    )
+
+
+def _sqlite(url: URL, *, read_only: bool) -> Engine:
+    path = Path(url.database or "").absolute()
+    # A reader must not leave an empty file where the database is still to be made.
+    target = f"file:{quote(str(path))}?mode={'rw' if read_only else 'rwc'}"
+
+    def connect() -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            target,
+            uri=True,
+            timeout=BUSY_TIMEOUT_MS / 1000,
+            # The driver begins nothing by itself: the listener below does.
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        try:
+            _prepare_sqlite(connection, path, read_only=read_only)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    if read_only:
+        # Opening costs a tenth of a millisecond, and finds the file that is there now.
+        engine = create_engine(url, creator=connect, poolclass=NullPool)
+    else:
+        engine = create_engine(url, creator=connect, pool_size=1, max_overflow=0, pool_timeout=5)
+    begin = "BEGIN" if read_only else "BEGIN IMMEDIATE"
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Any) -> None:
+        connection.exec_driver_sql(begin)
+
+    return engine
+
+
+def _prepare_sqlite(connection: sqlite3.Connection, path: Path, *, read_only: bool) -> None:
+    if read_only:
+        connection.execute("PRAGMA query_only = ON")
+        connection.execute("PRAGMA temp_store = MEMORY")
+        connection.execute("PRAGMA mmap_size = 268435456")
+        # A reading connection serves one transaction, so its age is that of the answer.
+        deadline = monotonic() + READ_TIMEOUT_S
+        connection.set_progress_handler(lambda: monotonic() > deadline, 1_000_000)
+        return
+    (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        raise sqlite3.OperationalError(
+            f"database_url: {path} cannot use write-ahead logging (journal mode stays {mode!r}); "
+            "network file systems do not offer it"
+        )
+    # With WAL, a power cut may lose the last moments but never the file.
+    connection.execute("PRAGMA synchronous = NORMAL")
+    # 16 MB each: request ids are random, so their index is touched all over.
+    connection.execute("PRAGMA cache_size = -16000")
+    connection.execute("PRAGMA wal_autocheckpoint = 4000")

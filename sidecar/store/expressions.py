@@ -1,0 +1,181 @@
+"""Pieces of SQL that the queries share: which rows count, windows, filters, time steps and groups."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Integer,
+    SQLColumnExpression,
+    Text,
+    and_,
+    case,
+    cast,
+    literal,
+)
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+
+from sidecar.record import Arm
+
+from .rows import clean
+from .schema import requests
+
+r = requests.c
+
+#: What a series can be split by.
+GROUPS = ("scenario", "model", "temperature", "prompt_length", "concurrency", "k")
+#: Groups of scenarios and models beyond the largest so many are pooled as OTHER: clients choose the names.
+MAX_GROUPS = 20
+OTHER = "other"
+UNKNOWN = "unknown"
+#: Group of requests that leave the temperature to the engine.
+UNSET = "unset"
+#: Steps in one answer, and in one split by a column.
+MAX_STEPS = 1500
+MAX_STEPS_GROUPED = 500
+
+# Upper bounds (inclusive) and names, in order; the last has none.
+_TEMPERATURES = ((0.0, "0"), (0.3, "0-0.3"), (0.7, "0.3-0.7"), (1.0, "0.7-1"), (None, ">1"))
+_PROMPTS = (
+    (512, "1-512"),
+    (2048, "513-2048"),
+    (8192, "2049-8192"),
+    (32768, "8193-32768"),
+    (131072, "32769-131072"),
+    (None, ">131072"),
+)
+_CONCURRENCIES = ((1, "1"), (4, "2-4"), (8, "5-8"), (16, "9-16"), (32, "17-32"), (64, "33-64"), (None, ">64"))
+
+BUCKETS = {
+    "temperature": (UNSET, *(name for _, name in _TEMPERATURES)),
+    "prompt_length": (*(name for _, name in _PROMPTS), UNKNOWN),
+    "concurrency": tuple(name for _, name in _CONCURRENCIES),
+}
+
+SPECULATING_ARMS = (Arm.SPECULATIVE.value, Arm.PROBE.value)
+
+#: Served with speculation, whether or not the engine then drafted anything.
+speculating = r.arm.in_(SPECULATING_ARMS)
+#: Rows that count in the acceptance rate p.
+counted = and_(
+    # Spelt out as in the partial index, which is used only then.
+    r.acceptance_quality == literal("ok", literal_execute=True),
+    r.draft_tokens > literal(0, literal_execute=True),
+    r.accepted_tokens.is_not(None),
+    r.verify_steps.is_not(None),
+    r.outcome.in_(("ok", "truncated")),
+)
+
+
+class epoch(FunctionElement[int]):
+    """Whole seconds since 1970 of a time column."""
+
+    type = BigInteger()
+    inherit_cache = True
+
+
+@compiles(epoch, "sqlite")
+def _epoch_sqlite(element: epoch, compiler: Any, **options: Any) -> str:
+    return f"CAST(strftime('%s', {compiler.process(element.clauses, **options)}) AS INTEGER)"
+
+
+@compiles(epoch, "postgresql")
+def _epoch_postgresql(element: epoch, compiler: Any, **options: Any) -> str:
+    return f"CAST(floor(extract(epoch FROM {compiler.process(element.clauses, **options)})) AS BIGINT)"
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """Which rows to look at; None means any. `since` (inclusive) and `until` (exclusive) are aware times."""
+
+    scenario: str | None = None
+    model: str | None = None
+    upstream: str | None = None
+    arm: str | None = None
+    outcome: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+    def conditions(self) -> list[ColumnElement[bool]]:
+        found: list[ColumnElement[bool]] = []
+        for name in ("scenario", "model", "upstream", "arm", "outcome"):
+            if (value := getattr(self, name)) is not None:
+                # As it was stored.
+                found.append(r[name] == clean(value))
+        if self.since is not None:
+            found.append(r.started_at >= self.since)
+        if self.until is not None:
+            found.append(r.started_at < self.until)
+        return found
+
+
+def window(window_s: int, now: float, filters: Filters) -> list[ColumnElement[bool]]:
+    """The rows that started in the `window_s` seconds before `now` (exclusive) and pass the filters."""
+    since, until = utc(now - window_s), utc(now)
+    return [r.started_at >= since, r.started_at < until, *filters.conditions()]
+
+
+def utc(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def step_start(step_s: int | None) -> ColumnElement[Any]:
+    """Unix time at which a row's step began, steps being counted from 1970; null without a step."""
+    if step_s is None:
+        return cast(literal(None), BigInteger)
+    seconds = epoch(r.started_at)
+    return seconds - seconds % literal(step_s, Integer)
+
+
+def check_steps(window_s: int, step_s: int | None, by: str | None) -> None:
+    """Raise ValueError when an answer would get too long."""
+    limit = MAX_STEPS_GROUPED if by else MAX_STEPS
+    if step_s is not None and window_s / step_s > limit:
+        raise ValueError(
+            f"{window_s} s in steps of {step_s} s are more than {limit} points: take a step of at least "
+            f"{-(-window_s // limit)} s"
+        )
+
+
+def named_column(by: str | None) -> SQLColumnExpression[Any] | None:
+    """The column of a group whose names are free, so that there may be any number of them."""
+    return {"scenario": r.scenario, "model": r.model, "k": r.num_speculative_tokens}.get(by or "")
+
+
+def group_name(by: str | None, largest: list[Any]) -> ColumnElement[Any]:
+    """The name of a row's group; null without `by`. `largest`: values of `named_column` kept apart."""
+    if by is None:
+        return cast(literal(None), Text)
+    column = named_column(by)
+    if column is not None:
+        return case(
+            (column.is_(None), UNKNOWN), (column.in_(largest), cast(column, Text)), else_=literal(OTHER)
+        )
+    match by:
+        case "temperature":
+            return _bucket(r.temperature, _TEMPERATURES, UNSET)
+        case "prompt_length":
+            return _bucket(r.prompt_tokens, _PROMPTS, UNKNOWN)
+        case "concurrency":
+            return _bucket(r.concurrency, _CONCURRENCIES, UNKNOWN)
+    raise ValueError(f"by must be one of {', '.join(GROUPS)}, not {by!r}")
+
+
+def group_order(by: str | None, group: str | None) -> tuple[float, str]:
+    """Sorts groups: buckets and k by size, others by name, pooled and unknown ones last."""
+    name = group or ""
+    if by in BUCKETS:
+        return BUCKETS[by].index(name), name
+    if name in (OTHER, UNKNOWN):
+        return float("inf"), name
+    return (int(name) if by == "k" else 0), name
+
+
+def _bucket(column: Any, bounds: tuple[tuple[float | None, str], ...], missing: str) -> ColumnElement[Any]:
+    *closed, (_, last) = bounds
+    return case(
+        (column.is_(None), missing), *((column <= bound, name) for bound, name in closed), else_=literal(last)
+    )

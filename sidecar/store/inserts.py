@@ -1,0 +1,86 @@
+"""Inserting rows as cheaply as each driver allows, and telling refused rows from a database in trouble.
+
+The writer shares its process with the proxy, so what counts is its processor time: SQLite gets tuples
+through one prepared statement; PostgreSQL gets one JSON text a batch, which the server takes apart.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+
+from msgspec import json
+from sqlalchemy import Connection, Dialect, Engine, Table
+from sqlalchemy.exc import DBAPIError, StatementError
+
+from .rows import COLUMNS, TRANSITION_COLUMNS, Row
+from .schema import requests, transitions
+
+#: SQLSTATE classes that name the data of a statement: cardinality, data, integrity, program limits.
+_DATA_CLASSES = ("21", "22", "23", "54")
+_SQLITE_DATA = (sqlite3.DataError, sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.ProgrammingError)
+
+
+class Inserts:
+    """The insert statements of one engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._sqlite = engine.dialect.name == "sqlite"
+        build = _sqlite_insert if self._sqlite else _postgresql_insert
+        self._requests = build(requests, COLUMNS, engine.dialect)
+        self._transitions = build(transitions, TRANSITION_COLUMNS, engine.dialect)
+
+    def requests(self, connection: Connection, rows: Sequence[Row]) -> None:
+        """Add rows of `request_row`. A row that is there already is left alone."""
+        self._insert(connection, self._requests, COLUMNS, rows)
+
+    def transitions(self, connection: Connection, rows: Sequence[Row]) -> None:
+        """Add rows of `transition_row`, in their order. A row that is there already is left alone."""
+        self._insert(connection, self._transitions, TRANSITION_COLUMNS, rows)
+
+    def _insert(self, connection: Connection, sql: str, names: tuple[str, ...], rows: Sequence[Row]) -> None:
+        if self._sqlite:
+            connection.exec_driver_sql(sql, list(rows))
+        else:
+            objects = [dict(zip(names, row, strict=True)) for row in rows]
+            connection.exec_driver_sql(sql, {"rows": json.encode(objects).decode()})
+
+
+def refused_as_data(error: Exception) -> bool:
+    """Whether an insert failed over what its rows hold, so that waiting will not help."""
+    if not isinstance(error, DBAPIError):
+        # Raised on this side while values were bound: out of range, not encodable, of a wrong type.
+        return isinstance(error, StatementError | OverflowError | ValueError | TypeError)
+    if error.connection_invalidated:
+        return False
+    if (state := getattr(error.orig, "sqlstate", None)) is not None:
+        return str(state).startswith(_DATA_CLASSES)
+    return isinstance(error.orig, _SQLITE_DATA) or type(error.orig).__name__ == "DataError"
+
+
+def _sqlite_insert(table: Table, names: tuple[str, ...], _dialect: Dialect) -> str:
+    return _statement(table, names, f"VALUES ({', '.join('?' * len(names))})")
+
+
+def _postgresql_insert(table: Table, names: tuple[str, ...], dialect: Dialect) -> str:
+    types, values = [], []
+    for name in names:
+        kind, value = table.c[name].type.compile(dialect), name
+        if kind == "TIMESTAMP WITH TIME ZONE":
+            # Rows give UTC without a zone; the session's zone must not be taken for it.
+            kind, value = "TIMESTAMP", f"{name} AT TIME ZONE 'UTC'"
+        elif kind == "JSONB":
+            # Lists are JSON text in a row, as SQLite takes them.
+            kind, value = "TEXT", f"{name}::JSONB"
+        types.append(f"{name} {kind}")
+        values.append(value)
+    batch = f"json_to_recordset(%(rows)s::json) AS x ({', '.join(types)})"
+    return _statement(table, names, " ".join(["SELECT", ", ".join(values), "FROM", batch]))
+
+
+def _statement(table: Table, names: tuple[str, ...], source: str) -> str:
+    columns = ", ".join(names)
+    return f"INSERT INTO {table.name} ({columns}) {source} ON CONFLICT ({_key(table)}) DO NOTHING"
+
+
+def _key(table: Table) -> str:
+    (index,) = (index for index in table.indexes if index.unique)
+    return ", ".join(column.name for column in index.columns)

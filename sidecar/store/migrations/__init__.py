@@ -1,0 +1,1 @@
+"""Alembic revisions, run by `sidecar.store.upgrade` and packaged with it."""

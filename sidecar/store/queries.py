@@ -1,0 +1,127 @@
+"""Reading. Answers are plain dicts with the field names of `sidecar.api.models`.
+
+Every figure comes from sums or raw rows in SQL: the database works outside Python's lock, which the proxy
+needs. Quantiles are by nearest rank (percentile_disc): of n sorted values the one at rank ceil(q n).
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Connection, or_, select
+from sqlalchemy.exc import SQLAlchemyError
+
+from . import summary
+from .cursor import read_cursor, write_cursor
+from .engine import reading_engine
+from .expressions import Filters, r, window
+from .rows import clean
+from .schema import requests, transitions
+from .series import Split, acceptance_series, latency_series, truncation_series
+
+MAX_PAGE = 500
+MAX_TRANSITIONS = 100
+
+_REQUEST = [column for column in requests.columns if column.name != "id"]
+_TRANSITION = [column for column in transitions.columns if column.name != "id"]
+
+
+class DatabaseUnavailable(Exception):
+    """The database gave no answer: it is away, not set up yet, locked or too slow. The message is one line."""
+
+
+class Reader:
+    """Reads; may be used from several threads. `now` is Unix time in seconds; windows and steps are seconds.
+
+    Each method raises DatabaseUnavailable when the database gives no answer, and ValueError for an argument
+    that cannot be served. A window holds the rows that started in [now - window_s, now).
+    """
+
+    def __init__(self, database_url: str) -> None:
+        """Opens nothing yet. Raises DatabaseUrlError for a URL that cannot work."""
+        self._engine = reading_engine(database_url)
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def summary(self, window_s: int, now: float) -> dict[str, Any]:
+        """The parts of `Summary` that the database knows: last_100, acceptance, truncation, latency, slo,
+        traffic, coverage, and versions but for Specwatch's own."""
+        with self._connect() as connection:
+            return summary.summary(connection, window_s, now)
+
+    def last_100(self, now: float) -> dict[str, Any]:
+        """`AcceptanceFigures` of the last 100 requests that speculated, however long ago."""
+        with self._connect() as connection:
+            return summary.last_100(connection, now)
+
+    def acceptance(
+        self, window_s: int, step_s: int | None, by: str | None, filters: Filters, now: float
+    ) -> dict[str, Any]:
+        """`AcceptanceSeries`: pooled sums. One point when neither `step_s` nor `by` splits the window."""
+        with self._connect() as connection:
+            return acceptance_series(connection, Split(window_s, step_s, by), window(window_s, now, filters))
+
+    def truncation(
+        self, window_s: int, step_s: int | None, by: str | None, filters: Filters, now: float
+    ) -> dict[str, Any]:
+        """`TruncationSeries`: the lists of the rows added up element by element."""
+        with self._connect() as connection:
+            return truncation_series(connection, Split(window_s, step_s, by), window(window_s, now, filters))
+
+    def latency(
+        self, window_s: int, step_s: int | None, by: str | None, filters: Filters, now: float
+    ) -> dict[str, Any]:
+        """`LatencySeries`: quantiles of the ok requests of each point."""
+        with self._connect() as connection:
+            return latency_series(connection, Split(window_s, step_s, by), window(window_s, now, filters))
+
+    def requests(self, filters: Filters, limit: int = 100, cursor: str | None = None) -> dict[str, Any]:
+        """`RequestPage`: at most `limit` (up to MAX_PAGE) rows, newest first. Raises BadCursor."""
+        limit = max(1, min(limit, MAX_PAGE))
+        query = select(r.id, *_REQUEST).where(*filters.conditions())
+        if cursor is not None:
+            at, number = read_cursor(cursor)
+            query = query.where(r.started_at <= at, or_(r.started_at < at, r.id < number))
+        query = query.order_by(r.started_at.desc(), r.id.desc()).limit(limit + 1)
+        with self._connect() as connection:
+            rows = [dict(row) for row in connection.execute(query).mappings()]
+        numbers = [row.pop("id") for row in rows]
+        more = len(rows) > limit
+        return {
+            "requests": rows[:limit],
+            "next_cursor": write_cursor(rows[limit - 1]["started_at"], numbers[limit - 1]) if more else None,
+        }
+
+    def request(self, request_id: str) -> dict[str, Any] | None:
+        """`RequestRow` of an id; of the newest request, if clients used an id more than once."""
+        query = select(*_REQUEST).where(r.request_id == clean(request_id))
+        with self._connect() as connection:
+            row = (
+                connection.execute(query.order_by(r.started_at.desc(), r.id.desc()).limit(1))
+                .mappings()
+                .first()
+            )
+        return None if row is None else dict(row)
+
+    def transitions(self, limit: int = MAX_TRANSITIONS, instance: str | None = None) -> list[dict[str, Any]]:
+        """`Transition` rows, newest first; of all instances unless one is named."""
+        query = select(*_TRANSITION).order_by(transitions.c.at.desc(), transitions.c.id.desc())
+        if instance is not None:
+            query = query.where(transitions.c.instance == clean(instance))
+        with self._connect() as connection:
+            rows = connection.execute(query.limit(max(1, min(limit, MAX_TRANSITIONS)))).mappings()
+            return [dict(row) for row in rows]
+
+    def last_transition(self, instance: str | None = None) -> dict[str, Any] | None:
+        """The newest `Transition`, to go on from after a restart."""
+        return next(iter(self.transitions(1, instance)), None)
+
+    @contextmanager
+    def _connect(self) -> Iterator[Connection]:
+        try:
+            with self._engine.begin() as connection:
+                yield connection
+        except SQLAlchemyError as error:
+            words = " ".join(str(getattr(error, "orig", None) or error).split())
+            raise DatabaseUnavailable(f"the database gave no answer: {words[:300]}") from error

@@ -1,0 +1,117 @@
+"""The tables, the same on SQLite and PostgreSQL. Rows are only ever added.
+
+`requests` has one row per request, with the columns of `sidecar.api.models.RequestRow`; `transitions` one
+per change of the fallback mode or state. Times are UTC: `timestamptz` on PostgreSQL, text
+`YYYY-MM-DD HH:MM:SS.ffffff` on SQLite, which sorts as time does.
+"""
+
+from datetime import UTC, datetime
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    DateTime,
+    Dialect,
+    Double,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.types import TypeDecorator
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """Aware datetimes in UTC, also on SQLite, which stores no zone."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        return None if value is None else value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+# SQLite numbers rows by itself only for the type INTEGER.
+Id = BigInteger().with_variant(Integer(), "sqlite")
+IntegerList = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
+
+metadata = MetaData()
+
+requests = Table(
+    "requests",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("request_id", Text, nullable=False),
+    Column("started_at", UtcDateTime, nullable=False),
+    Column("instance", Text, nullable=False),
+    Column("upstream", Text, nullable=False),
+    Column("arm", Text, nullable=False),
+    Column("model", Text),
+    Column("draft_model", Text),
+    Column("scenario", Text, nullable=False),
+    Column("endpoint", Text, nullable=False),
+    Column("stream", Boolean, nullable=False),
+    Column("status", Integer),
+    Column("outcome", Text, nullable=False),
+    Column("finish_reason", Text),
+    Column("temperature", Double),
+    Column("prompt_tokens", BigInteger),
+    Column("completion_tokens", BigInteger),
+    Column("num_speculative_tokens", Integer),
+    Column("verify_steps", BigInteger),
+    Column("draft_tokens", BigInteger),
+    Column("accepted_tokens", BigInteger),
+    Column("acceptance_histogram", IntegerList),
+    Column("rejected_at", IntegerList),
+    Column("reached", IntegerList),
+    Column("acceptance_source", Text, nullable=False),
+    Column("acceptance_quality", Text, nullable=False),
+    Column("acceptance_reason", Text),
+    Column("acceptance_raw", Text),
+    Column("ttft_ms", Double),
+    Column("latency_ms", Double),
+    Column("tpot_ms", Double),
+    Column("max_chunk_gap_ms", Double),
+    Column("queue_ms", Double),
+    Column("concurrency", BigInteger, nullable=False),
+    Column("fingerprint", Text),
+    Column("bytes_in", BigInteger, nullable=False),
+    Column("bytes_out", BigInteger, nullable=False),
+    # A batch whose commit was not confirmed is sent again: this keeps its rows from doubling. The request
+    # id alone will not do, as clients choose it and may repeat it. Time comes first, which serves windows
+    # and pages, and lets new rows land at the end of the index.
+    Index("uq_requests_request", "started_at", "request_id", "instance", unique=True),
+    Index("ix_requests_request_id", "request_id"),
+)
+
+SPECULATED = "acceptance_quality = 'ok' AND draft_tokens > 0"
+# The last 100 requests that speculated may lie far back, behind a long fallback.
+Index(
+    "ix_requests_speculated",
+    requests.c.started_at,
+    sqlite_where=text(SPECULATED),
+    postgresql_where=text(SPECULATED),
+)
+
+transitions = Table(
+    "transitions",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("at", UtcDateTime, nullable=False),
+    Column("instance", Text, nullable=False),
+    Column("mode", Text, nullable=False),
+    Column("from_state", Text, nullable=False),
+    Column("to_state", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Index("uq_transitions_change", "at", "instance", "mode", "from_state", "to_state", unique=True),
+)

@@ -1,0 +1,212 @@
+"""The one writer: bounded queues in front of one thread that owns the writing connection.
+
+Recording never slows or fails a request. `put` only appends to a deque; the thread looks at it every
+fifth of a second, so that no request pays for waking it. A batch is kept until the database has taken it:
+while the database is locked or away the queue fills up, and then the oldest records go, each of them
+counted. The oldest, because after an outage the question is how things are now.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, text
+
+from sidecar.record import Record
+
+from .engine import writing_engine
+from .inserts import Inserts, refused_as_data
+from .rows import Row, Transition, request_row, transition_row
+from .upgrade import upgrade
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 5.0
+#: How often the thread asks whether the database is still there, traffic or not.
+_CHECK_S = 5.0
+_MAX_TRANSITIONS = 1000
+#: How long past its deadline `close` waits for a statement under way.
+_GRACE_S = 1.5
+
+
+class Writer:
+    """Writes records and transitions. `start()`, then `put(...)` from one thread, at the end `close(...)`.
+
+    Each record ends in exactly one count: `written` (the database has it), `dropped` (lost to overflow, or
+    left over at the end) or `refused` (no database takes it as data). Transitions count as dropped and
+    refused too. `healthy`: the last attempt to reach the database worked; False until the first did.
+    """
+
+    def __init__(
+        self,
+        database_url: str,
+        *,
+        capacity: int = 10_000,
+        batch_size: int = 500,
+        max_age_s: float = 0.2,
+    ) -> None:
+        """Opens nothing: the thread does. Raises DatabaseUrlError for a URL that cannot work."""
+        self._engine = writing_engine(database_url)
+        self._inserts = Inserts(self._engine)
+        self._capacity = capacity
+        self._batch_size = batch_size
+        self._max_age_s = max_age_s
+        self._records: deque[Record] = deque()
+        # Few and precious: a flood of records must not push them out.
+        self._transitions: deque[Transition] = deque()
+        self._rows: list[Row] = []
+        self._transition_rows: list[Row] = []
+        self._thread = threading.Thread(target=self._run, name="specwatch-writer", daemon=True)
+        self._stop = threading.Event()
+        self._deadline = float("inf")
+        self._ready = False
+        self._checked = 0.0
+        self._pause_s = 0.0
+        self.written = 0
+        self.dropped = 0
+        self.refused = 0
+        self.healthy = False
+
+    def start(self) -> None:
+        """Start the thread; it brings the schema up to date as soon as the database is there."""
+        self._thread.start()
+
+    def put(self, record: Record) -> None:
+        """Queue a record. Takes a fraction of a microsecond, never blocks, never raises."""
+        records = self._records
+        records.append(record)
+        if len(records) > self._capacity:
+            self._drop_oldest(records)
+
+    def put_transition(self, transition: Transition) -> None:
+        """Queue a transition, with the guarantees of `put`. Written in the order they were put in."""
+        self._transitions.append(transition)
+        if len(self._transitions) > _MAX_TRANSITIONS:
+            self._drop_oldest(self._transitions)
+
+    @property
+    def queue_length(self) -> int:
+        """Records and transitions waiting, those of an unfinished batch included."""
+        return len(self._records) + len(self._transitions) + len(self._rows) + len(self._transition_rows)
+
+    def close(self, deadline_s: float = 5.0) -> None:
+        """Write what is queued, for about `deadline_s` seconds; count the rest as dropped. Blocks."""
+        self._deadline = time.monotonic() + deadline_s
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(deadline_s + _GRACE_S)
+        if self._thread.is_alive():
+            # Stuck in the driver; a daemon thread, it ends with the process.
+            log.warning("the database writer did not stop in %.1f s", deadline_s)
+        else:
+            self._engine.dispose()
+        if lost := self.queue_length:
+            self.dropped += lost
+            log.warning("%d records were still waiting for the database and are lost", lost)
+
+    def _drop_oldest(self, queue: deque[Any]) -> None:
+        try:
+            queue.popleft()
+        except IndexError:
+            # The thread has just emptied it.
+            return
+        self.dropped += 1
+
+    def _run(self) -> None:
+        while not self._stop.is_set() or (self.queue_length and time.monotonic() < self._deadline):
+            self._take(self._transitions, transition_row, self._transition_rows)
+            self._take(self._records, request_row, self._rows)
+            try:
+                self._work()
+            except Exception as error:
+                self._failed(error)
+            self._rest()
+
+    def _take(self, queue: deque[T], convert: Callable[[T], Row], rows: list[Row]) -> None:
+        """Fill up the batch in hand from a queue."""
+        while len(rows) < self._batch_size:
+            try:
+                item = queue.popleft()
+            except IndexError:
+                return
+            try:
+                rows.append(convert(item))
+            except Exception as error:
+                self._refuse(error)
+
+    def _work(self) -> None:
+        """Write the batch in hand, and see to the database; whatever goes wrong, the batch is kept."""
+        now = time.monotonic()
+        if not self._ready:
+            upgrade(self._engine)
+            self._ready = True
+        elif now - self._checked > _CHECK_S:
+            self._check()
+        else:
+            now = self._checked
+        self._checked = now
+        self._write(self._transition_rows, self._inserts.transitions)
+        self.written += self._write(self._rows, self._inserts.requests)
+        self._pause_s = 0.0
+        if not self.healthy:
+            self.healthy = True
+            log.info("the database takes rows")
+
+    def _write(self, rows: list[Row], insert: Callable[[Connection, Sequence[Row]], None]) -> int:
+        """Insert `rows` in order and take them off the list; find refused ones by halves."""
+        before, refused, size = len(rows), 0, len(rows)
+        while rows:
+            part = rows[:size]
+            try:
+                with self._engine.begin() as connection:
+                    insert(connection, part)
+            except Exception as error:
+                if not refused_as_data(error):
+                    raise
+                if len(part) > 1:
+                    size = len(part) // 2
+                    continue
+                self._refuse(error)
+                refused += 1
+            del rows[: len(part)]
+            size = max(1, len(rows))
+        return before - refused
+
+    def _check(self) -> None:
+        # An open SQLite file takes rows even after it was deleted, and then loses them.
+        if (path := self._engine.url.database) and self._engine.dialect.name == "sqlite":
+            Path(path).stat()
+        with self._engine.begin() as connection:
+            connection.execute(text("SELECT 1 FROM requests LIMIT 1"))
+
+    def _refuse(self, error: Exception) -> None:
+        self.refused += 1
+        log.warning("a record cannot be stored and is left out: %s", _one_line(error))
+
+    def _failed(self, error: Exception) -> None:
+        if self.healthy or not self._pause_s:
+            log.warning("the database takes no rows; they wait: %s", _one_line(error))
+        self.healthy = False
+        self._pause_s = min(max(_FIRST_PAUSE_S, 2 * self._pause_s), _LONGEST_PAUSE_S)
+        self._ready = False
+        self._engine.dispose()
+
+    def _rest(self) -> None:
+        if self._stop.is_set():
+            # Nearing the deadline there is no time for long pauses.
+            time.sleep(min(self._pause_s, 0.1))
+        elif self._pause_s or len(self._records) < self._batch_size:
+            self._stop.wait(self._pause_s or self._max_age_s)
+
+
+def _one_line(error: Exception) -> str:
+    """What the driver said, without the statement and its values."""
+    words = " ".join(str(getattr(error, "orig", None) or error).split())
+    return f"{type(error).__name__}: {words[:300]}"

@@ -1,0 +1,252 @@
+"""`specwatch up`: engine(s), sidecar and dashboard as one, each in a process of its own."""
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+from rich.console import Console
+
+from .settings import Settings, split_address
+
+#: How long a process may take to stop before it is killed, s. The sidecar's drain limit comes on top.
+_STOP_S = 20.0
+_DEMO_RATE = 1.0
+_DEMO_S = 3600.0
+
+_console = Console(stderr=True, highlight=False)
+
+
+class _Stop(Exception):
+    """The run is over: exit code and, if it failed, why."""
+
+    def __init__(self, code: int, reason: str = "") -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class _Engine:
+    name: str
+    file: Path
+    #: What `--describe` printed.
+    facts: dict[str, Any]
+
+    @property
+    def url(self) -> str:
+        return str(self.facts["url"])
+
+
+class Up:
+    """Starts what the settings name, waits until it serves, and stops it again in reverse order."""
+
+    def __init__(self, settings: Settings, config: Path | None) -> None:
+        self._settings = settings
+        self._config = config
+        self._children: list[tuple[str, subprocess.Popen[bytes]]] = []
+        self._asked = threading.Event()
+        self._began = time.monotonic()
+
+    def run(self) -> int:
+        """Blocks until Ctrl-C, SIGTERM or the end of a part. Returns the exit code."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: self._asked.set())
+        try:
+            self._start()
+            self._watch()
+        except _Stop as stop:
+            if stop.code:
+                _console.print(f"[red]specwatch up:[/] {stop}", soft_wrap=True)
+            return stop.code
+        finally:
+            self._stop_children()
+        return 0
+
+    # ---- start
+
+    def _start(self) -> None:
+        settings = self._settings
+        settings.run_dir.mkdir(parents=True, exist_ok=True)
+        for name in ("listen", "admin", "dashboard"):
+            _check_free(name, getattr(settings, name))
+        if settings.demo:
+            self._call("specwatch_engine.demo.prepare", str(settings.run_dir / "models"))
+        engines = [
+            self._describe(name, file)
+            for name, file in (("engine", settings.engine), ("fallback engine", settings.fallback_engine))
+            if file is not None
+        ]
+        for engine in engines:
+            _check_free(f"the port of {engine.file}", engine.url.partition("://")[2])
+        for engine in engines:
+            self._spawn(engine.name, "specwatch_engine.launch", "-c", str(engine.file))
+        self._spawn("sidecar", "sidecar.cli", "sidecar", *self._sidecar_flags(engines))
+        host, port = split_address(settings.dashboard)
+        self._spawn(
+            "dashboard",
+            "dashboard",
+            "--api",
+            f"http://{settings.admin}",
+            "--host",
+            host,
+            "--port",
+            str(port),
+            log=settings.run_dir / "dashboard.log",
+        )
+        self._wait(f"http://{settings.admin}/readyz", "sidecar")
+        for engine in engines:
+            self._wait_engine(engine)
+        self._wait(f"http://{settings.dashboard}/_stcore/health", "dashboard")
+        if settings.demo:
+            self._spawn(
+                "demo traffic",
+                "specwatch_engine.demo.traffic",
+                "--url",
+                f"http://{settings.listen}",
+                "--rate",
+                str(_DEMO_RATE),
+                "--seconds",
+                str(_DEMO_S),
+                "--concurrency",
+                "2",
+                log=settings.run_dir / "traffic.log",
+            )
+        self._announce()
+
+    def _sidecar_flags(self, engines: list[_Engine]) -> list[str]:
+        """What the engines' own files tell wins over settings that would only repeat it."""
+        flags = ["-c", str(self._config)] if self._config else []
+        for engine in engines:
+            if engine.name == "engine":
+                flags += ["--upstream", engine.url]
+                for setting in ("draft_model", "num_speculative_tokens"):
+                    if engine.facts.get(setting) is not None and getattr(self._settings, setting) is None:
+                        value = engine.facts[setting]
+                        flags += [
+                            f"--{setting.replace('_', '-')}",
+                            Path(value).name if setting == "draft_model" else str(value),
+                        ]
+            else:
+                flags += ["--fallback-upstream", engine.url]
+        return flags
+
+    def _describe(self, name: str, file: Path) -> _Engine:
+        answer = subprocess.run(
+            [sys.executable, "-m", "specwatch_engine.launch", "-c", str(file), "--describe"],
+            stdout=subprocess.PIPE,
+            check=False,
+        )
+        if answer.returncode:
+            raise _Stop(2, f"{file} cannot be used, see above")
+        return _Engine(name, file, json.loads(answer.stdout))
+
+    def _call(self, module: str, *arguments: str) -> None:
+        if subprocess.run([sys.executable, "-m", module, *arguments], check=False).returncode:
+            raise _Stop(1, f"{module} failed, see above")
+
+    def _spawn(self, name: str, module: str, *arguments: str, log: Path | None = None) -> None:
+        output = log.open("wb") if log is not None else None
+        child = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT if output else None,
+            # Ctrl-C reaches this process alone; the parts are then stopped in order.
+            start_new_session=True,
+            preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+        )
+        if output is not None:
+            output.close()
+        self._children.append((name, child))
+
+    def _wait_engine(self, engine: _Engine) -> None:
+        ready = Path(str(engine.facts["ready_file"]))
+        while not ready.exists():
+            self._tick()
+
+    def _wait(self, url: str, name: str) -> None:
+        while True:
+            with suppress(httpx.HTTPError):
+                if httpx.get(url, timeout=2, trust_env=False).status_code == 200:
+                    return
+            self._tick(name)
+
+    def _tick(self, waiting_for: str = "") -> None:
+        if self._asked.wait(0.2):
+            raise _Stop(0)
+        self._check(waiting_for)
+
+    def _check(self, waiting_for: str = "") -> None:
+        for name, child in self._children:
+            code = child.poll()
+            if code is None or (name == "demo traffic" and not waiting_for):
+                continue
+            log = self._settings.run_dir / f"{name}.log"
+            tail = log.read_text(errors="replace").splitlines()[-15:] if log.exists() else []
+            raise _Stop(1, "\n".join([*tail, f"{name} ended by itself with exit code {code}"]))
+
+    def _announce(self) -> None:
+        settings = self._settings
+        took = time.monotonic() - self._began
+        _console.print(
+            f"\n[bold]Specwatch is ready[/] after {took:.0f} s\n"
+            f"  API for clients  http://{settings.listen}/v1\n"
+            f"  dashboard        http://{settings.dashboard}\n"
+            f"  admin            http://{settings.admin}/api/v1/summary, /metrics\n"
+            + (
+                f"  demo traffic     {_DEMO_RATE:g} request a second for {_DEMO_S / 60:g} minutes\n"
+                if settings.demo
+                else ""
+            )
+            + "  state            specwatch status\n"
+            "Ctrl-C stops everything.",
+            soft_wrap=True,
+        )
+
+    # ---- run and stop
+
+    def _watch(self) -> None:
+        while not self._asked.wait(0.5):
+            self._check()
+        raise _Stop(0)
+
+    def _stop_children(self) -> None:
+        for name, child in reversed(self._children):
+            if child.poll() is None:
+                with suppress(ProcessLookupError):
+                    child.send_signal(signal.SIGTERM)
+                try:
+                    child.wait(_STOP_S + (self._settings.drain_s if name == "sidecar" else 0))
+                except subprocess.TimeoutExpired:
+                    _console.print(f"{name} did not stop in time and is killed")
+                    with suppress(ProcessLookupError):
+                        os.killpg(child.pid, signal.SIGKILL)
+                    child.wait()
+
+
+def _die_with_parent() -> None:
+    # A part must not outlive a killed `specwatch up` and keep its port.
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
+
+
+def _check_free(name: str, address: str) -> None:
+    host, port = split_address(address)
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise _Stop(
+                2, f"{name}: {address} cannot be used ({error.strerror}): stop what runs there or change it"
+            ) from None

@@ -1,0 +1,67 @@
+"""Settings: precedence, and errors that name the setting and the remedy."""
+
+from pathlib import Path
+
+import pytest
+
+from sidecar.settings import Settings, SettingsError, load
+
+
+def test_flags_over_environment_over_file_over_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "specwatch.yaml"
+    file.write_text("listen: 127.0.0.1:1\nadmin: 127.0.0.1:2\ndrain_s: 3\nengine: e.yaml\n")
+    monkeypatch.setenv("SPECWATCH_LISTEN", "127.0.0.1:4")
+    monkeypatch.setenv("SPECWATCH_ADMIN", "127.0.0.1:5")
+    settings = load(file, listen="127.0.0.1:6")
+    assert (settings.listen, settings.admin, settings.drain_s) == ("127.0.0.1:6", "127.0.0.1:5", 3)
+    assert settings.baseline_share == 0.02
+    assert settings.engine == tmp_path / "e.yaml"
+    assert load().engine is None  # nothing of the file stays behind
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("unknown", "baseline_shere: 1", "baseline_shere: no such setting; did you mean baseline_share?"),
+        ("url with a path", "upstream: http://h/v1", "upstream: must be http://host:port"),
+        ("no url", "upstream: h:1", "upstream: must be http://host:port"),
+        ("address without a port", "listen: localhost", "listen: must be host:port"),
+        ("share above a half", "baseline_share: 0.9", "baseline_share: Input should be less than or equal to 0.5"),
+        ("pattern", "scenario_rules: {a: '('}", "scenario_rules: is no regular expression"),
+        ("the same port twice", "listen: 127.0.0.1:8001", "need different addresses"),
+        ("admin in the open", "admin: 0.0.0.0:8001", "set admin_token"),
+        ("no mapping", "- a", "must hold settings as `name: value` lines"),
+        ("no YAML", "a: [", "no valid YAML"),
+    ],
+)
+def test_errors_name_the_setting(name: str, text: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "specwatch.yaml"
+    file.write_text(text)
+    with pytest.raises(SettingsError) as caught:
+        load(file)
+    assert message in str(caught.value), name
+
+
+def test_errors_name_where_the_value_came_from(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="--listen: must be host:port"):
+        load(listen="x")
+    monkeypatch.setenv("SPECWATCH_LISTEN", "x")
+    with pytest.raises(SettingsError, match="SPECWATCH_LISTEN: must be host:port"):
+        load()
+    with pytest.raises(SettingsError, match="No such file"):
+        load(tmp_path / "none.yaml")
+
+
+def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "specwatch.yaml"
+    file.write_text("# nothing\n")
+    assert load(file).listen == "127.0.0.1:8000"
+
+
+def test_every_setting_is_in_the_readme_with_its_default() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    for name, field in Settings.model_fields.items():
+        assert f"| `{name}` |" in readme, name
+        if field.default is not None and not callable(field.default) and field.default_factory is None:
+            row = next(line for line in readme.splitlines() if line.startswith(f"| `{name}` |"))
+            assert f"`{str(field.default).lower() if isinstance(field.default, bool) else field.default}`" in row, row

@@ -1,0 +1,70 @@
+"""A running `specwatch up`, and what the tests ask it."""
+
+import socket
+import sqlite3
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+
+@dataclass
+class Chain:
+    proxy: str
+    admin: str
+    engine: str
+    plain_engine: str
+    dashboard: str
+    database: Path
+    config: Path
+    process: subprocess.Popen[str]
+    output: list[str]
+
+    def api(self, path: str, **query: Any) -> Any:
+        answer = httpx.get(f"{self.admin}/api/v1/{path}", params=query, timeout=30)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def rows(self, sql: str, *values: object) -> list[dict[str, Any]]:
+        with sqlite3.connect(self.database) as connection:
+            connection.row_factory = sqlite3.Row
+            return [dict(row) for row in connection.execute(sql, values)]
+
+    def count_rows(self) -> int:
+        return int(self.rows("select count(*) n from requests")[0]["n"])
+
+    def wait_rows(self, count: int) -> None:
+        """Until the writer has written `count` rows in all."""
+        deadline = time.monotonic() + 20
+        while self.count_rows() < count:
+            assert time.monotonic() < deadline, f"{self.count_rows()} of {count} rows"
+            time.sleep(0.05)
+
+    def counters(self, url: str | None = None) -> tuple[int, int, int]:
+        """(verify steps, drafted, accepted) of the engine's own counters, once they stand still."""
+        before: tuple[int, int, int] | None = None
+        while True:
+            now = self._scrape(url or self.engine)
+            if now == before:
+                return now
+            before = now
+            time.sleep(0.5)
+
+    def _scrape(self, url: str) -> tuple[int, int, int]:
+        sums = dict.fromkeys(("drafts", "draft_tokens", "accepted_tokens"), 0)
+        for line in httpx.get(f"{url}/metrics", timeout=30).text.splitlines():
+            for name in sums:
+                if line.startswith(f"vllm:spec_decode_num_{name}_total{{"):
+                    sums[name] += round(float(line.rsplit(" ", 1)[1]))
+        return sums["drafts"], sums["draft_tokens"], sums["accepted_tokens"]
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports

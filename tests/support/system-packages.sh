@@ -1,0 +1,15 @@
+# Debian packages that some tests need: Chromium (the dashboard in a browser) and the PostgreSQL server.
+# Where they cannot be installed, those tests are skipped and say why.
+missing=""
+command -v chromium >/dev/null 2>&1 || missing="chromium"
+ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || missing="$missing postgresql"
+if [ -n "$missing" ]; then
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+    echo "installing for the tests:$missing"
+    export DEBIAN_FRONTEND=noninteractive
+    { apt-get update -qq && apt-get install -y -qq --no-install-recommends $missing; } >/dev/null 2>&1 \
+      || echo "could not install $missing; the tests that need them are skipped"
+  else
+    echo "tests that need these Debian packages are skipped: $missing (install them with apt-get as root)"
+  fi
+fi
