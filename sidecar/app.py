@@ -39,7 +39,7 @@ from .tasks import Tasks
 _log = logging.getLogger(__name__)
 
 _FACTS_EVERY_S = 15.0
-_WRITER_CLOSE_S = 10.0
+_WRITER_CLOSE_S = 5.0
 
 
 class StartError(Exception):
@@ -107,9 +107,7 @@ class Sidecar:
                 host, port = split_address(settings.listen)
                 port = await self.relay.start(host, port)
             except OSError as error:
-                raise StartError(
-                    f"cannot listen: {error.strerror or error}; see the settings listen and admin"
-                ) from None
+                raise StartError(f"listen or admin: {error.strerror or error}; free the port or change it") from None
             self.tasks.spawn(self._keep_facts(), "facts")
             # What start-up made lives as long as the process: the collector need not look at it again.
             gc.collect()

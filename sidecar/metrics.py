@@ -24,7 +24,7 @@ from .record import AcceptanceQuality, Arm, Outcome, Record
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 # They double the series of a scrape and say when a process started, which `up` tells too.
-disable_created_metrics()
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 #: Seconds. 0.8 is an edge: it is the latency goal.
 LATENCY_BUCKETS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 120.0)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +56,8 @@ class Up:
         self._config = config
         self._children: list[tuple[str, subprocess.Popen[bytes]]] = []
         self._asked = threading.Event()
+        #: Set once an engine has said that it is warm.
+        self._ready: defaultdict[str, threading.Event] = defaultdict(threading.Event)
         self._began = time.monotonic()
 
     def run(self) -> int:
@@ -88,8 +91,8 @@ class Up:
         ]
         for engine in engines:
             _check_free(f"the port of {engine.file}", engine.url.partition("://")[2])
-        for engine in engines:
-            self._spawn(engine.name, "specwatch_engine.launch", "-c", str(engine.file))
+        for engine in engines[:1]:
+            self._spawn_engine(engine)
         self._spawn("sidecar", "sidecar.cli", "sidecar", *self._sidecar_flags(engines))
         host, port = split_address(settings.dashboard)
         self._spawn(
@@ -104,8 +107,9 @@ class Up:
             log=settings.run_dir / "dashboard.log",
         )
         self._wait(f"http://{settings.admin}/readyz", "sidecar")
-        for engine in engines:
-            self._wait_engine(engine)
+        for engine in engines[:1]:
+            while not self._ready[engine.name].is_set():
+                self._tick(engine.name)
         self._wait(f"http://{settings.dashboard}/_stcore/health", "dashboard")
         if settings.demo:
             self._spawn(
@@ -122,6 +126,13 @@ class Up:
                 log=settings.run_dir / "traffic.log",
             )
         self._announce()
+        # Only now, so that it does not slow down the start of the engine that clients wait for.
+        for engine in engines[1:]:
+            self._spawn_engine(engine)
+
+    def _spawn_engine(self, engine: _Engine) -> None:
+        arguments = ("specwatch_engine.launch", "-c", str(engine.file))
+        self._spawn(engine.name, *arguments, ready=self._ready[engine.name])
 
     def _sidecar_flags(self, engines: list[_Engine]) -> list[str]:
         """What the engines' own files tell wins over settings that would only repeat it."""
@@ -154,25 +165,24 @@ class Up:
         if subprocess.run([sys.executable, "-m", module, *arguments], check=False).returncode:
             raise _Stop(1, f"{module} failed, see above")
 
-    def _spawn(self, name: str, module: str, *arguments: str, log: Path | None = None) -> None:
+    def _spawn(
+        self, name: str, module: str, *arguments: str, log: Path | None = None, ready: threading.Event | None = None
+    ) -> None:
         output = log.open("wb") if log is not None else None
         child = subprocess.Popen(
             [sys.executable, "-m", module, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=output,
-            stderr=subprocess.STDOUT if output else None,
+            stderr=subprocess.PIPE if ready else subprocess.STDOUT if output else None,
             # Ctrl-C reaches this process alone; the parts are then stopped in order.
             start_new_session=True,
             preexec_fn=_die_with_parent if sys.platform == "linux" else None,
         )
         if output is not None:
             output.close()
+        if ready is not None:
+            threading.Thread(target=_pump, args=(name, child, ready), daemon=True).start()
         self._children.append((name, child))
-
-    def _wait_engine(self, engine: _Engine) -> None:
-        ready = Path(str(engine.facts["ready_file"]))
-        while not ready.exists():
-            self._tick()
 
     def _wait(self, url: str, name: str) -> None:
         while True:
@@ -232,6 +242,16 @@ class Up:
                     with suppress(ProcessLookupError):
                         os.killpg(child.pid, signal.SIGKILL)
                     child.wait()
+
+
+def _pump(name: str, child: subprocess.Popen[bytes], ready: threading.Event) -> None:
+    """Passes on what an engine launcher says; two live lines on one terminal would garble each other."""
+    assert child.stderr is not None
+    for raw in child.stderr:
+        line = raw.decode(errors="replace").rstrip()
+        _console.print(f"{name}: {line.removeprefix('engine: ')}", markup=False, soft_wrap=True)
+        if line.startswith("engine ready on "):
+            ready.set()
 
 
 def _die_with_parent() -> None:

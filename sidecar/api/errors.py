@@ -19,9 +19,7 @@ _STATUS_CODES = {401: "invalid_api_key", 404: "not_found", 405: "method_not_allo
 class ApiError(Exception):
     """An answer that is an error."""
 
-    def __init__(
-        self, status: int, message: str, *, code: str, param: str | None = None, kind: str = _INVALID
-    ) -> None:
+    def __init__(self, status: int, message: str, *, code: str, param: str | None = None, kind: str = _INVALID) -> None:
         super().__init__(message)
         self.status = status
         self.body = error_body(message, kind=kind, param=param, code=code)
@@ -57,9 +55,7 @@ def _http_error(request: Request, error: Exception) -> JSONResponse:
     elif error.status_code == 405:
         message = f"{request.method} is not allowed on {request.url.path}"
     code = _STATUS_CODES.get(error.status_code, "http_error")
-    return JSONResponse(
-        error_body(message, kind=_INVALID, code=code), error.status_code, headers=error.headers
-    )
+    return JSONResponse(error_body(message, kind=_INVALID, code=code), error.status_code, headers=error.headers)
 
 
 def _validation_error(_request: Request, error: Exception) -> JSONResponse:

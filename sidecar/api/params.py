@@ -40,9 +40,7 @@ def _time(value: object) -> object:
         # An unescaped + in a query arrives as a space.
         found = datetime.fromisoformat(re.sub(r" (\d\d:?\d\d)$", r"+\1", value))
     except (ValueError, OverflowError):
-        raise ValueError(
-            f"{value[:40]!r} is not a time: write 2026-01-31T12:00:00Z or Unix seconds"
-        ) from None
+        raise ValueError(f"{value[:40]!r} is not a time: write 2026-01-31T12:00:00Z or Unix seconds") from None
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found
 
 
@@ -53,9 +51,7 @@ def _storable(value: datetime) -> datetime:
     return value.astimezone(UTC)
 
 
-Duration = Annotated[
-    int, BeforeValidator(_duration), Field(json_schema_extra={"type": "string", "example": "1h"})
-]
+Duration = Annotated[int, BeforeValidator(_duration), Field(json_schema_extra={"type": "string", "example": "1h"})]
 Time = Annotated[AwareDatetime, BeforeValidator(_time), AfterValidator(_storable)]
 
 

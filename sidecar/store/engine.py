@@ -43,6 +43,8 @@ def parse_url(database_url: str) -> URL:
                     "SQLite needs the path of a file: three slashes before a relative path, four before "
                     "an absolute one (sqlite:///specwatch.db, sqlite:////var/lib/specwatch/specwatch.db)"
                 )
+            if url.query:
+                raise DatabaseUrlError("options after '?' are not supported for SQLite")
             return url.set(drivername="sqlite")
         case "postgresql" | "postgres" | "postgresql+psycopg":
             if not url.database:

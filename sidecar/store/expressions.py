@@ -100,11 +100,10 @@ class Filters:
     until: datetime | None = None
 
     def conditions(self) -> list[ColumnElement[bool]]:
-        found: list[ColumnElement[bool]] = []
-        for name in ("scenario", "model", "upstream", "arm", "outcome"):
-            if (value := getattr(self, name)) is not None:
-                # As it was stored.
-                found.append(r[name] == clean(value))
+        names = ("scenario", "model", "upstream", "arm", "outcome")
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        # Cleaned as the stored text was.
+        found: list[ColumnElement[bool]] = [r[name] == clean(value) for name, value in given.items()]
         if self.since is not None:
             found.append(r.started_at >= self.since)
         if self.until is not None:
@@ -122,10 +121,8 @@ def utc(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def step_start(step_s: int | None) -> ColumnElement[Any]:
-    """Unix time at which a row's step began, steps being counted from 1970; null without a step."""
-    if step_s is None:
-        return cast(literal(None), BigInteger)
+def step_start(step_s: int) -> ColumnElement[int]:
+    """Unix time at which a row's step began; steps are counted from 1970."""
     seconds = epoch(r.started_at)
     return seconds - seconds % literal(step_s, Integer)
 
@@ -145,15 +142,11 @@ def named_column(by: str | None) -> SQLColumnExpression[Any] | None:
     return {"scenario": r.scenario, "model": r.model, "k": r.num_speculative_tokens}.get(by or "")
 
 
-def group_name(by: str | None, largest: list[Any]) -> ColumnElement[Any]:
-    """The name of a row's group; null without `by`. `largest`: values of `named_column` kept apart."""
-    if by is None:
-        return cast(literal(None), Text)
+def group_name(by: str, largest: list[Any]) -> ColumnElement[str]:
+    """The name of a row's group. `largest`: the values of `named_column` that have groups of their own."""
     column = named_column(by)
     if column is not None:
-        return case(
-            (column.is_(None), UNKNOWN), (column.in_(largest), cast(column, Text)), else_=literal(OTHER)
-        )
+        return case((column.is_(None), UNKNOWN), (column.in_(largest), cast(column, Text)), else_=literal(OTHER))
     match by:
         case "temperature":
             return _bucket(r.temperature, _TEMPERATURES, UNSET)
@@ -176,6 +169,4 @@ def group_order(by: str | None, group: str | None) -> tuple[float, str]:
 
 def _bucket(column: Any, bounds: tuple[tuple[float | None, str], ...], missing: str) -> ColumnElement[Any]:
     *closed, (_, last) = bounds
-    return case(
-        (column.is_(None), missing), *((column <= bound, name) for bound, name in closed), else_=literal(last)
-    )
+    return case((column.is_(None), missing), *((column <= bound, name) for bound, name in closed), else_=literal(last))

@@ -48,10 +48,7 @@ def truncation_total(points: Sequence[dict[str, Any]], positions: int) -> dict[s
 
     def add(name: str) -> list[int | None]:
         columns = [[point[name][i] for point in points] for i in range(positions)]
-        return [
-            sum(filter(None, column)) if any(value is not None for value in column) else None
-            for column in columns
-        ]
+        return [sum(filter(None, column)) if any(value is not None for value in column) else None for column in columns]
 
     total = truncation(sum(point["verify_steps"] for point in points), add("rejected_at"), add("reached"))
     return {"at": None, "group": None, **total}

@@ -15,9 +15,10 @@ from . import summary
 from .cursor import read_cursor, write_cursor
 from .engine import reading_engine
 from .expressions import Filters, r, window
+from .latency import latency_series
 from .rows import clean
 from .schema import requests, transitions
-from .series import Split, acceptance_series, latency_series, truncation_series
+from .series import Split, acceptance_series, truncation_series
 
 MAX_PAGE = 500
 MAX_TRANSITIONS = 100
@@ -27,7 +28,7 @@ _TRANSITION = [column for column in transitions.columns if column.name != "id"]
 
 
 class DatabaseUnavailable(Exception):
-    """The database gave no answer: it is away, not set up yet, locked or too slow. The message is one line."""
+    """The database gave no answer: it is away, not set up yet, locked or slow. One line."""
 
 
 class Reader:
@@ -97,11 +98,7 @@ class Reader:
         """`RequestRow` of an id; of the newest request, if clients used an id more than once."""
         query = select(*_REQUEST).where(r.request_id == clean(request_id))
         with self._connect() as connection:
-            row = (
-                connection.execute(query.order_by(r.started_at.desc(), r.id.desc()).limit(1))
-                .mappings()
-                .first()
-            )
+            row = connection.execute(query.order_by(r.started_at.desc(), r.id.desc()).limit(1)).mappings().first()
         return None if row is None else dict(row)
 
     def transitions(self, limit: int = MAX_TRANSITIONS, instance: str | None = None) -> list[dict[str, Any]]:

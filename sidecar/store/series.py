@@ -1,9 +1,10 @@
 """Acceptance, truncation and latency over a window: whole, by steps of time, by groups of requests."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, Select, case, cast, func, select
+from sqlalchemy import BigInteger, ColumnElement, Connection, Select, cast, func, select
 
 from . import figures
 from .expressions import (
@@ -14,7 +15,6 @@ from .expressions import (
     group_order,
     named_column,
     r,
-    speculating,
     step_start,
     utc,
 )
@@ -23,12 +23,6 @@ Conditions = list[ColumnElement[bool]]
 
 #: Positions beyond this are left out of truncation answers.
 MAX_POSITIONS = 64
-#: Name, column and percents of the latency figures.
-_QUANTILES: tuple[tuple[str, ColumnElement[Any], tuple[int, ...]], ...] = (
-    ("", r.latency_ms, (50, 95, 99)),
-    ("ttft_", r.ttft_ms, (50, 95)),
-    ("tpot_", r.tpot_ms, (50,)),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +40,19 @@ class Split:
         if (column := named_column(self.by)) is not None:
             sizes = select(column).where(*where, column.is_not(None)).group_by(column)
             largest = list(connection.scalars(sizes.order_by(func.count().desc(), column).limit(MAX_GROUPS)))
-        return [step_start(self.step_s).label("step_at"), group_name(self.by, largest).label("step_group")]
+        keys: list[ColumnElement[Any]] = []
+        if self.step_s is not None:
+            keys.append(step_start(self.step_s).label("step_at"))
+        if self.by is not None:
+            keys.append(group_name(self.by, largest).label("step_group"))
+        return keys
 
-    def point(self, at: int | None, group: str | None) -> dict[str, Any]:
-        return {"at": None if at is None else utc(at), "group": group}
+    def point(self, row: Any) -> dict[str, Any]:
+        """Where the point of a row with `keys` lies."""
+        return {
+            "at": None if self.step_s is None else utc(row.step_at),
+            "group": None if self.by is None else row.step_group,
+        }
 
     def series(self, points: list[dict[str, Any]]) -> dict[str, Any]:
         """Oldest first; steps and groups without rows have no point."""
@@ -71,64 +74,37 @@ class Split:
 
 def acceptance_series(connection: Connection, split: Split, where: Conditions) -> dict[str, Any]:
     where = [*where, counted]
-    sums = (func.count(), func.sum(r.verify_steps), func.sum(r.draft_tokens), func.sum(r.accepted_tokens))
-    points = [
-        {**split.point(at, group), **figures.acceptance(*values)}
-        for at, group, *values in connection.execute(_grouped(split, connection, where, sums))
-    ]
-    if split.whole and not points:
-        points = [{**split.point(None, None), **figures.acceptance(0, 0, 0, 0)}]
-    return split.series(points)
+    names = ("verify_steps", "draft_tokens", "accepted_tokens")
+    sums = [func.count().label("requests"), *(func.sum(r[name]).label(name) for name in names)]
+    rows = connection.execute(_grouped(split, connection, where, sums))
+    return split.series(
+        [
+            split.point(row) | figures.acceptance(row.requests, row.verify_steps, row.draft_tokens, row.accepted_tokens)
+            for row in rows
+        ]
+    )
 
 
 def truncation_series(connection: Connection, split: Split, where: Conditions) -> dict[str, Any]:
     where = [*where, counted, r.rejected_at.is_not(None), r.reached.is_not(None)]
     drafted = func.coalesce(r.num_speculative_tokens, list_length(connection, r.reached))
     positions = min(connection.scalar(select(func.max(drafted)).where(*where)) or 0, MAX_POSITIONS)
-    sums = (
-        func.sum(r.verify_steps),
-        *(_sum_at(column, i) for column in (r.rejected_at, r.reached) for i in range(positions)),
-    )
+    elements: list[ColumnElement[Any]] = [
+        _sum_at(column, i) for column in (r.rejected_at, r.reached) for i in range(positions)
+    ]
+    sums: list[ColumnElement[Any]] = [func.sum(r.verify_steps).label("verify_steps"), *elements]
     points = []
-    for at, group, steps, *values in connection.execute(_grouped(split, connection, where, sums)):
-        counts = [None if value is None else int(value) for value in values]
-        point = figures.truncation(steps, counts[:positions], counts[positions:])
-        points.append({**split.point(at, group), **point})
+    for row in connection.execute(_grouped(split, connection, where, sums)):
+        counts = [None if value is None else int(value) for value in row[len(row) - 2 * positions :]]
+        point = figures.truncation(row.verify_steps, counts[:positions], counts[positions:])
+        points.append(split.point(row) | point)
     total = figures.truncation_total(points, positions)
-    if split.whole and not points:
-        points = [total]
     return {
         **split.series(points),
         "positions": positions,
         "total": total,
         "first_position_share": figures.first_position_share(total),
     }
-
-
-def latency_series(connection: Connection, split: Split, where: Conditions) -> dict[str, Any]:
-    where = [*where, r.outcome == "ok"]
-    keys = split.keys(connection, where)
-    side = case((speculating, 1), else_=0).label("side")
-    found: dict[tuple[int | None, str | None], dict[int, dict[str, Any]]] = {}
-    for name, column, percents in _QUANTILES:
-        for at, group, speculative, count, *values in connection.execute(
-            _quantiles([*keys, side], column, percents, where)
-        ):
-            entry = found.setdefault((at, group), {}).setdefault(speculative, figures.latency_side())
-            if column is r.latency_ms:
-                entry["requests"] = count
-            entry.update({f"{name}p{q}_ms": value for q, value in zip(percents, values, strict=True)})
-    if split.whole and not found:
-        found[None, None] = {}
-    points = [
-        {
-            **split.point(at, group),
-            "speculative": sides.get(1) or figures.latency_side(),
-            "autoregressive": sides.get(0) or figures.latency_side(),
-        }
-        for (at, group), sides in found.items()
-    ]
-    return split.series(points)
 
 
 def list_length(connection: Connection, column: ColumnElement[Any]) -> ColumnElement[int]:
@@ -138,32 +114,12 @@ def list_length(connection: Connection, column: ColumnElement[Any]) -> ColumnEle
 
 
 def _grouped(
-    split: Split, connection: Connection, where: Conditions, sums: tuple[ColumnElement[Any], ...]
+    split: Split, connection: Connection, where: Conditions, sums: Sequence[ColumnElement[Any]]
 ) -> Select[Any]:
-    statement = select(*split.keys(connection, where), *sums).where(*where)
+    keys = split.keys(connection, where)
     # By name: PostgreSQL would take the two copies of a CASE with parameters for different expressions.
-    return statement.group_by("step_at", "step_group")
+    return select(*keys, *sums).where(*where).group_by(*(key.name for key in keys))
 
 
 def _sum_at(column: Any, index: int) -> ColumnElement[Any]:
     return func.sum(cast(column[index].as_string(), BigInteger))
-
-
-def _quantiles(
-    keys: list[ColumnElement[Any]], column: ColumnElement[Any], percents: tuple[int, ...], where: Conditions
-) -> Select[Any]:
-    """For each combination of keys: the number of values, and the value at rank ceil(percent n / 100)."""
-    names = [key.name for key in keys]
-    base = select(*keys, column.label("value")).where(*where, column.is_not(None)).subquery()
-    same = [base.c[name] for name in names]
-    ranked = select(
-        *same,
-        base.c.value,
-        func.row_number().over(partition_by=same, order_by=base.c.value).label("rank"),
-        func.count().over(partition_by=same).label("size"),
-    ).subquery()
-    chosen = [
-        func.max(case((ranked.c.rank == (ranked.c.size * q + 99) // 100, ranked.c.value))) for q in percents
-    ]
-    groups = [ranked.c[name] for name in names]
-    return select(*groups, func.max(ranked.c.size), *chosen).group_by(*groups)

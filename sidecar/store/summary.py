@@ -6,7 +6,8 @@ from sqlalchemy import ColumnElement, Connection, Integer, and_, case, func, lit
 
 from . import figures
 from .expressions import Filters, counted, epoch, r, speculating, utc, window
-from .series import Conditions, Split, latency_series, truncation_series
+from .latency import latency_series
+from .series import Conditions, Split, truncation_series
 
 #: The promise that the SLO ratios are about.
 SLO_MS = 800
@@ -78,10 +79,7 @@ def _sums(connection: Connection, window_s: int, where: Conditions) -> dict[str,
             _count(served).label("served"),
             _count(and_(served, trusted)).label("covered"),
             _count(counted).label("counted"),
-            *(
-                _sum_if(counted, r[name]).label(name)
-                for name in ("verify_steps", "draft_tokens", "accepted_tokens")
-            ),
+            *(_sum_if(counted, r[name]).label(name) for name in ("verify_steps", "draft_tokens", "accepted_tokens")),
         )
         .where(*where)
         .group_by(r.outcome)
@@ -140,9 +138,7 @@ def _slo(connection: Connection, window_s: int, now: float) -> dict[str, Any]:
             _count(inside),
             _count(and_(inside, fast)),
         )
-        .where(
-            r.started_at >= utc(first), r.started_at < utc(now), r.outcome == "ok", r.latency_ms.is_not(None)
-        )
+        .where(r.started_at >= utc(first), r.started_at < utc(now), r.outcome == "ok", r.latency_ms.is_not(None))
         .group_by("minute")
     ).all()
     counts = {int(at): (int(n), int(quick)) for at, n, quick, _, _ in rows}

@@ -57,10 +57,11 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
         )
     try:
         deadline = time.monotonic() + READY_S
-        while "Specwatch is ready" not in (said := (folder / "up.log").read_text()):
+        while "fallback engine: engine ready on" not in (said := (folder / "up.log").read_text()):
             assert process.poll() is None, said
             assert time.monotonic() < deadline, said
             time.sleep(0.5)
+        assert "Specwatch is ready" in said
         yield Chain(
             *(f"http://127.0.0.1:{port}" for port in (proxy, admin, engine, plain, dashboard)),
             folder / "specwatch.db",

@@ -430,7 +430,9 @@ async def test_c17_a_stream_gets_its_figures_and_the_client_its_own_bytes() -> N
         running(replying(chunked(*chat_stream(usage=True)))) as upstream,
         proxy(upstream.url, add_headers=False) as made,
     ):
-        answer = await made.exchange(post(STREAMING, close=False, extra=b"Accept-Encoding: gzip\r\nConnection: close\r\n"))
+        answer = await made.exchange(
+            post(STREAMING, close=False, extra=b"Accept-Encoding: gzip\r\nConnection: close\r\n")
+        )
         assert answer == chunked(*events).replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1)
         assert json.loads(upstream.bodies[0]) == json.loads(STREAMING) | {"stream_options": {"include_usage": True}}
         assert b"accept-encoding" not in upstream.heads[0].lower()
@@ -493,7 +495,10 @@ async def test_a_compressed_stream_is_passed_on_whole() -> None:
 
 async def test_a_body_longer_than_is_held_streams_through_unread() -> None:
     body = b'{"stream":true,"x":"' + b"y" * 5000 + b'"}'
-    async with running(replying(chunked(*chat_stream(usage=False)))) as upstream, proxy(upstream.url, hold=1000) as made:
+    async with (
+        running(replying(chunked(*chat_stream(usage=False)))) as upstream,
+        proxy(upstream.url, hold=1000) as made,
+    ):
         answer = await made.exchange(post(body))
         assert body_of(answer) == b"".join(chat_stream(usage=False))
         assert upstream.bodies == [body]

@@ -46,9 +46,7 @@ def test_c01_string_keyed_histogram() -> None:
 def test_c01_block_under_the_only_choice() -> None:
     import json
 
-    reply = read_reply(
-        json.dumps({"choices": [{"index": 0, "metrics": {"speculative_decoding": block()}}]}).encode()
-    )
+    reply = read_reply(json.dumps({"choices": [{"index": 0, "metrics": {"speculative_decoding": block()}}]}).encode())
     assert reply is not None
     figures = reply.acceptance()
     assert figures is not None
@@ -89,9 +87,7 @@ def test_figures_that_are_not_believed(name: str, changes: dict[str, Any], quali
 
 
 def test_c04_a_zero_block_is_no_data() -> None:
-    zero = block(
-        num_spec_steps=0, num_draft_tokens=0, num_accepted_draft_tokens=0, acceptance_histogram=[0, 0, 0, 0]
-    )
+    zero = block(num_spec_steps=0, num_draft_tokens=0, num_accepted_draft_tokens=0, acceptance_histogram=[0, 0, 0, 0])
     figures = from_block(zero)
     assert figures.source is AcceptanceSource.NONE
     assert figures.draft_tokens is None
@@ -130,9 +126,7 @@ def test_a_short_draft_fully_accepted_is_no_truncation() -> None:
 
 def test_positions_stay_unknown_where_the_histogram_cannot_tell_them() -> None:
     figures = from_block(
-        block(
-            num_spec_steps=2, num_draft_tokens=5, num_accepted_draft_tokens=4, acceptance_histogram=[0, 0, 2, 0]
-        )
+        block(num_spec_steps=2, num_draft_tokens=5, num_accepted_draft_tokens=4, acceptance_histogram=[0, 0, 2, 0])
     )
     assert figures.quality is AcceptanceQuality.OK
     assert figures.rejected_at is None

@@ -1,5 +1,7 @@
 """C14, C15: events, however the bytes are cut and whatever ends the lines."""
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,7 +56,7 @@ lines = st.lists(
 @given(lines, st.lists(st.integers(0, 200), max_size=8))
 def test_any_cuts_give_the_same_events(stream: bytes, cuts: list[int]) -> None:
     edges = [0, *sorted(cut for cut in cuts if cut <= len(stream)), len(stream)]
-    parts = [stream[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    parts = [stream[a:b] for a, b in itertools.pairwise(edges)]
     assert read(*parts) == read(stream)
 
 

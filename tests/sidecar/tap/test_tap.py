@@ -1,5 +1,6 @@
 """One exchange in, one record out. C04, C14-C16, C18, C20."""
 
+import itertools
 import json
 import re
 from dataclasses import replace
@@ -287,7 +288,7 @@ def test_a_tap_that_fails_turns_itself_off_and_the_record_is_written() -> None:
 def test_the_law_any_cuts_give_the_same_bytes_and_the_same_record(cuts: list[int], newline: bytes) -> None:
     wire = b"".join([b": ping\n\n", *chat_stream(usage=True)]).replace(b"\n", newline)
     edges = [0, *sorted(min(cut, len(wire)) for cut in cuts), len(wire)]
-    parts = [wire[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    parts = [wire[a:b] for a, b in itertools.pairwise(edges)]
 
     def once(reads: list[bytes]) -> tuple[bytes, Record]:
         run = Run(fields=b"X-Request-Id: r\r\n")

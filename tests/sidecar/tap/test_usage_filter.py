@@ -1,5 +1,7 @@
 """The added event is taken out, and it alone, at any cut."""
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +27,7 @@ def test_exactly_the_usage_event_goes(newline: bytes) -> None:
 def test_any_cuts(cuts: list[int]) -> None:
     wire = b": ping\n\n" + b"".join(chat_stream(usage=True))
     edges = [0, *sorted(min(cut, len(wire)) for cut in cuts), len(wire)]
-    parts = [wire[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    parts = [wire[a:b] for a, b in itertools.pairwise(edges)]
     assert run(*parts) == b": ping\n\n" + b"".join(chat_stream(usage=False))
 
 

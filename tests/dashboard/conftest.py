@@ -1,0 +1,283 @@
+"""Sample payloads of the API, and a real HTTP server that serves them."""
+
+import json
+import math
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from sidecar.api import models, params
+
+NOW = datetime(2026, 11, 29, 18, 30, tzinfo=UTC)
+SCENARIOS = {"chat": 0.78, "code": 0.86, "summarise": 0.71, "translate": 0.55}
+MODELS = {
+    "summary": models.Summary,
+    "acceptance": models.AcceptanceSeries,
+    "truncation": models.TruncationSeries,
+    "latency": models.LatencySeries,
+    "fallback": models.Fallback,
+}
+QUERIES = {
+    "summary": params.SummaryParams,
+    "acceptance": params.SeriesParams,
+    "truncation": params.SeriesParams,
+    "latency": params.SeriesParams,
+}
+Payload = dict[str, Any]
+
+
+def figures(requests: int, p: float | None, k: int = 4) -> Payload:
+    if p is None:
+        return dict.fromkeys(("requests", "verify_steps", "draft_tokens", "accepted_tokens"), 0) | {
+            "p": None,
+            "mean_acceptance_length": None,
+        }
+    steps = requests * 20
+    accepted = round(steps * k * p)
+    return {
+        "requests": requests,
+        "verify_steps": steps,
+        "draft_tokens": steps * k,
+        "accepted_tokens": accepted,
+        "p": accepted / (steps * k),
+        "mean_acceptance_length": 1 + accepted / steps,
+    }
+
+
+def latencies(requests: int, p95: float | None) -> Payload:
+    names = ("p50_ms", "p95_ms", "p99_ms", "ttft_p50_ms", "ttft_p95_ms", "tpot_p50_ms")
+    shares = (0.55, 1.0, 1.3, 0.07, 0.16, 0.009)
+    return {"requests": requests} | {
+        name: None if p95 is None else p95 * share for name, share in zip(names, shares, strict=True)
+    }
+
+
+def fallback(**changes: Any) -> Payload:
+    return {
+        "mode": "auto",
+        "state": "speculative",
+        "since": (NOW - timedelta(minutes=92)).isoformat(),
+        "reason": "p over the last 100 requests is back above 0.70",
+        "can_fall_back": True,
+        "history": [
+            {
+                "at": (NOW - timedelta(minutes=92)).isoformat(),
+                "instance": "sidecar-1",
+                "mode": "auto",
+                "from_state": "autoregressive",
+                "to_state": "speculative",
+                "reason": "p over the last 100 requests is back above 0.70",
+            }
+        ],
+    } | changes
+
+
+def summary(**changes: Any) -> Payload:
+    state = fallback()
+    del state["history"]
+    return {
+        "generated_at": NOW.isoformat(),
+        "window_s": 3600,
+        "instance": "sidecar-1",
+        "fallback": state,
+        "last_100": figures(100, 0.7225),
+        "acceptance": figures(412, 0.715),
+        "truncation": {"truncation_rate": 0.412, "first_position_share": 0.137},
+        "latency": {
+            "speculative": latencies(398, 612.0),
+            "autoregressive": latencies(57, 948.0),
+            "ratio": 612.0 / 948.0,
+            "ratio_reason": None,
+        },
+        "slo": {"latency_under_800ms_ratio": 0.981, "p95_latency_under_800ms_ratio": 0.9333},
+        "traffic": {
+            "requests": 473,
+            "ok": 455,
+            "outcomes": {"ok": 455, "client_abort": 11, "upstream_error": 4, "timeout": 3},
+            "requests_per_s": 0.1314,
+            "completion_tokens_per_s": 21.7,
+            "streaming": 390,
+        },
+        "coverage": {
+            "requests": 0.957,
+            "missing": {"no acceptance block in the reply": 14, "acceptance block of unknown shape": 4},
+        },
+        "versions": {
+            "specwatch": "0.1.0",
+            "fingerprint": "vllm-0.32.0-ab12",
+            "model": "demo-target",
+            "draft_model": "demo-draft",
+            "num_speculative_tokens": 4,
+        },
+        "database": "ok",
+        "records_dropped": 0,
+    } | changes
+
+
+def acceptance(by: str | None = None) -> Payload:
+    """An hour of p with a drop in its middle and four silent minutes, or one point per scenario."""
+    points = [
+        figures(7, 0.74 + 0.04 * math.sin(i) - 0.33 * math.exp(-(((i - 32) / 6) ** 2)))
+        | {"at": (NOW - timedelta(minutes=60 - i)).isoformat(), "group": None}
+        for i in range(60)
+        if not 17 <= i < 21
+    ]
+    if by is not None:
+        points = [figures(100, p) | {"at": None, "group": name} for name, p in SCENARIOS.items()]
+        points.append(figures(0, None) | {"at": None, "group": "untested"})
+    return {"window_s": 3600, "step_s": None if by else 60, "by": by, "points": points}
+
+
+def latency() -> Payload:
+    points = [
+        {
+            "at": (NOW - timedelta(minutes=60 - i)).isoformat(),
+            "group": None,
+            "speculative": latencies(6, 600 + 40 * math.sin(i / 2) + 380 * math.exp(-(((i - 32) / 6) ** 2))),
+            "autoregressive": latencies(1, 930 + 30 * math.cos(i)) if i % 3 == 0 else latencies(0, None),
+        }
+        for i in range(60)
+        if not 17 <= i < 21
+    ]
+    return {"window_s": 3600, "step_s": 60, "by": None, "points": points}
+
+
+def truncation_point(steps: int, p: float, *, drafted: int = 4, positions: int = 5) -> Payload:
+    """`drafted` positions drafted, of `positions` that other points know."""
+    reached: list[int | None] = [None] * positions
+    rejected: list[int | None] = [None] * positions
+    left = steps
+    for i in range(drafted):
+        reached[i], rejected[i] = left, round(left * (1 - p))
+        left -= round(left * (1 - p))
+    pairs = zip(rejected, reached, strict=True)
+    return {
+        "at": None,
+        "group": None,
+        "verify_steps": steps,
+        "truncated_steps": steps - left,
+        "rejected_at": rejected,
+        "reached": reached,
+        "hazard": [None if not r or n is None else n / r for n, r in pairs],
+    }
+
+
+def truncation(by: str | None = None) -> Payload:
+    points = [
+        truncation_point(140, min(0.97, point["p"] + 0.16), drafted=5 if i > 40 else 4)
+        | {"at": point["at"], "group": point["group"]}
+        for i, point in enumerate(acceptance()["points"])
+    ]
+    if by is not None:
+        points = [truncation_point(2000, p + 0.1) | {"group": name} for name, p in SCENARIOS.items()]
+    total = truncation_point(8240, 0.87)
+    share = total["rejected_at"][0] / total["truncated_steps"]
+    return {
+        "window_s": 3600,
+        "step_s": None if by else 60,
+        "by": by,
+        "positions": 5,
+        "total": total,
+        "first_position_share": share,
+        "points": points,
+    }
+
+
+Answer = tuple[int, Payload | bytes]
+
+
+class Api:
+    """A scripted sidecar. `answers[name]` is a payload, an answer, or a function of the query."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Any] = {
+            "summary": summary(),
+            "acceptance": lambda query: (200, acceptance(query.get("by"))),
+            "truncation": lambda query: (200, truncation(query.get("by"))),
+            "latency": latency(),
+            "fallback": fallback(),
+        }
+        self.seen: list[tuple[str, str, dict[str, str], str | None]] = []
+        self.put: Callable[[Payload], Answer] = self._put
+        self.put_bodies: list[Payload] = []
+        script = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.answer(script.get)
+
+            def do_PUT(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                models.FallbackChange.model_validate(body)
+                script.put_bodies.append(body)
+                self.answer(lambda *_: script.put(body))
+
+            def answer(self, give: Callable[[str, dict[str, str]], Answer]) -> None:
+                split = urlsplit(self.path)
+                name = split.path.removeprefix("/api/v1/")
+                query = {key: values[0] for key, values in parse_qs(split.query).items()}
+                script.seen.append((self.command, name, query, self.headers["authorization"]))
+                # The real API takes no parameter that it does not know.
+                if name in QUERIES:
+                    QUERIES[name].model_validate(query)
+                status, body = give(name, query)
+                if isinstance(body, dict):
+                    if status == 200:
+                        MODELS[name].model_validate_json(json.dumps(body))
+                    body = json.dumps(body).encode()
+                self.send_response(status)
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: Any) -> None: ...
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="api")
+        self._thread.start()
+
+    def get(self, name: str, query: dict[str, str]) -> Answer:
+        answer = self.answers[name]
+        if callable(answer):
+            return answer(query)  # type: ignore[no-any-return]
+        return answer if isinstance(answer, tuple) else (200, answer)
+
+    def _put(self, body: Payload) -> Answer:
+        mode = body["mode"]
+        state = "autoregressive" if mode == "autoregressive" else "speculative"
+        self.answers["fallback"] = fallback(mode=mode, state=state, reason=body["reason"])
+        return 200, self.answers["fallback"]
+
+    def close(self) -> None:
+        if not self._thread.is_alive():
+            return
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+@pytest.fixture
+def api() -> Iterator[Api]:
+    script = Api()
+    yield script
+    script.close()
+
+
+@pytest.fixture
+def sample() -> Any:
+    """The builders of this file, for tests that change a payload."""
+    return SimpleNamespace(
+        figures=figures,
+        fallback=fallback,
+        summary=summary,
+        truncation=truncation,
+        truncation_point=truncation_point,
+    )

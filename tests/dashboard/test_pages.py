@@ -1,0 +1,226 @@
+"""Both pages, and every state with nothing to show, in Streamlit's own test harness."""
+
+import json
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+import dashboard
+
+APP = Path(dashboard.__file__).parent / "pages" / "run.py"
+
+
+@pytest.fixture
+def now(api, monkeypatch):
+    monkeypatch.setenv("SPECWATCH_API", api.url)
+    monkeypatch.delenv("SPECWATCH_ADMIN_TOKEN", raising=False)
+    return AppTest.from_file(APP, default_timeout=60)
+
+
+def truncation_page():
+    from dashboard import parts
+    from dashboard.pages import truncation
+
+    truncation.page(parts.filters())
+
+
+@pytest.fixture
+def truncation(api, monkeypatch):
+    monkeypatch.setenv("SPECWATCH_API", api.url)
+    return AppTest.from_function(truncation_page, default_timeout=60)
+
+
+def values(at):
+    return {metric.label: metric.value for metric in at.metric}
+
+
+def said(at):
+    """Every text of the page, as one."""
+    kinds = (at.error, at.warning, at.info, at.markdown, at.caption, at.code)
+    texts = [element.value for kind in kinds for element in kind]
+    return "\n".join([*texts, *(html.proto.body for html in at.get("html"))]).replace("\\", "")
+
+
+def charts(at):
+    return [json.loads(chart.proto.spec) for chart in at.get("plotly_chart")]
+
+
+def empty(api, sample):
+    summary = sample.summary()
+    summary["traffic"] |= {"requests": 0, "ok": 0, "outcomes": {}, "requests_per_s": 0.0, "streaming": 0}
+    summary |= {"acceptance": sample.figures(0, None), "last_100": sample.figures(0, None)}
+    api.answers["summary"] = summary
+    return summary
+
+
+def test_now(now):
+    at = now.run()
+    assert not at.exception
+    assert values(at) == {
+        "p95_latency_under_800ms_ratio": "93.3 %",
+        "Acceptance rate p, last 100 requests": "0.723",
+        "Mean acceptance length": "3.86",
+        "Latency p95, speculative": "612 ms",
+        "Latency p95, autoregressive": "948 ms",
+        "Latency ratio p95": "0.646",
+        "Requests": "0.13 /s",
+        "Completion tokens": "21.7 /s",
+        "Coverage": "95.7 %",
+    }
+    assert [m.delta for m in at.metric][:2] == ["✗ goal missed: at least 95 %", "✓ goal met: at least 0.65"]
+    assert "Speculative decoding is on" in said(at)
+    assert all(metric.help for metric in at.metric)
+    tables = [frame.value for frame in at.dataframe]
+    scenarios = next(table for table in tables if "scenario" in table)
+    assert list(scenarios["scenario"]) == ["translate", "summarise", "chat", "code", "untested"]
+    assert any("no acceptance block in the reply" in table.to_string() for table in tables)
+    assert len(charts(at)) == 3
+
+
+def test_truncation(truncation):
+    at = truncation.run()
+    assert not at.exception
+    assert values(at) == {
+        "Truncation rate": "42.7 %",
+        "First-position share": "30.4 %",
+        "Fully accepted steps": "57.3 %",
+    }
+    over_time, by_scenario = charts(at)
+    assert over_time["data"][0]["z"][4][0] is None, "position 5 was not drafted at first"
+    assert over_time["layout"]["coloraxis"]["colorbar"]["tickformat"] == ".0%"
+    assert by_scenario["data"][0]["y"] == ["chat", "code", "summarise", "translate"]
+    at.segmented_control(key="colour").set_value("rejected").run()
+    assert charts(at)[0]["layout"]["coloraxis"]["colorbar"]["title"]["text"] == "rejected"
+
+
+def test_range_and_scenario_come_from_the_url_and_go_to_the_api(now, api):
+    now.query_params["window"] = "6h"
+    now.query_params["scenario"] = "code"
+    at = now.run()
+    assert not at.exception
+    asked = [(name, query) for _, name, query, _ in api.seen]
+    assert ("summary", {"window": "6h"}) in asked
+    assert ("latency", {"window": "6h", "step": "5m", "scenario": "code"}) in asked
+    assert at.metric[1].label == "Acceptance rate p, this scenario"
+    notes = [caption.value.replace("\\", "") for caption in at.caption]
+    assert sum(note.startswith("All scenarios.") for note in notes) == 4, "figures the choice does not narrow"
+
+
+def test_a_scenario_that_did_not_speculate(now, truncation, api, sample):
+    api.answers["acceptance"] = {"window_s": 3600, "step_s": None, "by": None, "points": []}
+    nothing = sample.truncation() | {"points": [], "positions": 0, "first_position_share": None}
+    api.answers["truncation"] = nothing | {"total": sample.truncation_point(0, 1.0, drafted=0, positions=0)}
+    for page in (now, truncation):
+        page.query_params["scenario"] = "quiet"
+        at = page.run()
+        assert not at.exception
+        assert "No speculation seen in the last 1 hour in scenario quiet." in said(at)
+
+
+def test_not_reachable(now, api):
+    api.close()
+    at = now.run()
+    assert "The sidecar cannot be reached." in said(at)
+    assert api.url in said(at)
+    assert "specwatch sidecar --upstream URL" in said(at)
+    assert not at.metric
+
+
+def test_unauthorised(now, api):
+    api.answers["fallback"] = (401, {"error": {"message": "missing bearer token"}})
+    assert "SPECWATCH_ADMIN_TOKEN" in said(now.run())
+
+
+def test_no_database(now, truncation, api):
+    api.answers["summary"] = (503, {"error": {"message": "database unavailable"}})
+    for page in (now, truncation):
+        at = page.run()
+        assert "No figures: the database is unavailable." in said(at)
+        assert not at.metric
+    assert "Speculative decoding is on" in said(now), "the state needs no database"
+
+
+def test_no_data_yet(now, truncation, api, sample):
+    empty(api, sample)
+    for page in (now, truncation):
+        at = page.run()
+        assert "No data yet." in said(at)
+        assert "curl http://127.0.0.1:8000/v1/completions" in said(at)
+        assert not at.metric
+
+
+def test_nothing_in_this_time_range(now, api, sample):
+    empty(api, sample)["last_100"] = sample.figures(100, 0.7)
+    assert "No requests in the last 1 hour." in said(now.run())
+
+
+def test_no_speculation(now, truncation, api, sample):
+    none = sample.figures(0, None)
+    api.answers["summary"] = sample.summary(
+        acceptance=none, last_100=none, coverage={"requests": 0.0, "missing": {"no acceptance block": 455}}
+    )
+    nothing = sample.truncation() | {"points": [], "positions": 0, "first_position_share": None}
+    nothing["total"] = sample.truncation_point(0, 1.0, drafted=0, positions=0)
+    api.answers["truncation"] = nothing
+    for page in (now, truncation):
+        at = page.run()
+        assert not at.exception
+        assert "No speculation seen." in said(at)
+        assert any("no acceptance block" in frame.value.to_string() for frame in at.dataframe)
+    assert values(now)["Acceptance rate p, last 100 requests"] == "no data"
+    assert values(now)["Latency p95, speculative"] == "612 ms"
+
+
+def test_rows_dropped(now, api, sample):
+    api.answers["summary"] = sample.summary(database="unavailable", records_dropped=12)
+    assert "Rows dropped so far: 12." in said(now.run())
+
+
+def test_another_service(now, api):
+    api.answers["fallback"] = (200, b"<html>hello</html>")
+    assert "answered in a shape this dashboard does not know" in said(now.run())
+
+
+def test_text_of_others_stays_text(now, api, sample):
+    api.answers["fallback"] = sample.fallback(reason="<img src=x onerror=alert(1)> **p**")
+    assert "&lt;img src=x onerror=alert(1)&gt; **p**" in said(now.run())
+
+
+def test_switch_needs_a_confirmation(now, api):
+    at = now.run()
+    assert at.button(key="switch_ask").disabled, "nothing to switch yet"
+    at.segmented_control(key="switch_mode").set_value("autoregressive").run()
+    at.text_input(key="switch_reason").set_value("incident 4711").run()
+    at.button(key="switch_ask").click().run()
+    assert api.put_bodies == []
+    at.button(key="switch_yes").click().run()
+    assert api.put_bodies == [{"mode": "autoregressive", "reason": "incident 4711"}]
+    assert "Speculative decoding is off: replies are autoregressive" in said(at)
+    assert "incident 4711" in said(at)
+
+
+def test_switch_can_be_cancelled(now, api):
+    at = now.run()
+    at.segmented_control(key="switch_mode").set_value("speculative").run()
+    at.button(key="switch_ask").click().run()
+    at.button(key="switch_no").click().run()
+    assert "switch_yes" not in {button.key for button in at.button}
+    assert api.put_bodies == []
+
+
+def test_a_refused_switch_says_why(now, api):
+    api.put = lambda _: (409, {"error": {"message": "the autoregressive upstream is down"}})
+    at = now.run()
+    at.segmented_control(key="switch_mode").set_value("autoregressive").run()
+    at.button(key="switch_ask").click().run()
+    at.button(key="switch_yes").click().run()
+    assert "Not switched." in said(at)
+    assert "the autoregressive upstream is down" in said(at)
+
+
+def test_nothing_to_switch_to(now, api, sample):
+    api.answers["fallback"] = sample.fallback(can_fall_back=False)
+    at = now.run()
+    assert "`fallback_upstream`" in said(at).replace("\\", "")
+    assert "switch_ask" not in {button.key for button in at.button}

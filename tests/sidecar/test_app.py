@@ -1,0 +1,252 @@
+"""The sidecar as a process of its own: start, serve, survive, stop."""
+
+import asyncio
+import json
+import os
+import signal
+import sqlite3
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+from support.chain import free_ports
+from support.proxy import post
+from support.upstream import (
+    DONE,
+    Upstream,
+    chat_chunk,
+    chat_stream,
+    chunked,
+    json_reply,
+    replying,
+    running,
+    usage_chunk,
+)
+
+STREAMING = b'{"model":"m","stream":true,"messages":[]}'
+
+
+class Process:
+    def __init__(self, process: asyncio.subprocess.Process, proxy: int, admin: int, folder: Path) -> None:
+        self.process = process
+        self.proxy = proxy
+        self.admin = f"http://127.0.0.1:{admin}"
+        self.folder = folder
+
+    async def get(self, path: str, **headers: str) -> httpx.Response:
+        async with httpx.AsyncClient(trust_env=False) as client:
+            return await client.get(self.admin + path, headers=headers)
+
+    async def put(self, body: object) -> httpx.Response:
+        async with httpx.AsyncClient(trust_env=False) as client:
+            return await client.put(f"{self.admin}/api/v1/fallback", json=body)
+
+    async def exchange(self, request: bytes) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.proxy)
+        writer.write(request)
+        answer = await asyncio.wait_for(reader.read(), 20)
+        writer.close()
+        return answer
+
+    async def stop(self) -> str:
+        """SIGTERM; gives what it said. The exit status must be 0."""
+        self.process.send_signal(signal.SIGTERM)
+        said, _ = await asyncio.wait_for(self.process.communicate(), 30)
+        assert self.process.returncode == 0, said.decode()
+        return said.decode()
+
+    def rows(self) -> list[dict[str, Any]]:
+        with sqlite3.connect(self.folder / "specwatch.db") as connection:
+            connection.row_factory = sqlite3.Row
+            return [dict(row) for row in connection.execute("select * from requests order by id")]
+
+
+@asynccontextmanager
+async def sidecar(folder: Path, upstream: str, *flags: str, **environment: str) -> AsyncIterator[Process]:
+    proxy, admin = free_ports(2)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "sidecar.cli", "sidecar", "--upstream", upstream),
+        *("--listen", f"127.0.0.1:{proxy}", "--admin", f"127.0.0.1:{admin}"),
+        *flags,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env=os.environ | {"SPECWATCH_DATABASE_URL": f"sqlite:///{folder}/specwatch.db"} | environment,
+    )
+    made = Process(process, proxy, admin, folder)
+    try:
+        for _ in range(400):
+            assert process.returncode is None
+            try:
+                reader, writer = await asyncio.open_connection("127.0.0.1", proxy)
+                writer.close()
+                break
+            except OSError:
+                await asyncio.sleep(0.05)
+        yield made
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def test_a_request_is_in_sql_api_and_metrics_and_the_end_is_clean(tmp_path: Path) -> None:
+    async with running(replying(chunked(*chat_stream(usage=True)))) as upstream:
+        async with sidecar(tmp_path, upstream.url, "--draft-model", "d") as made:
+            answer = await made.exchange(post(STREAMING, extra=b"X-Scenario: billing\r\n"))
+            assert answer.endswith(b"[DONE]\n\n\r\n0\r\n\r\n")
+            for _ in range(100):
+                page = (await made.get("/api/v1/requests")).json()["requests"]
+                if page:
+                    break
+                await asyncio.sleep(0.05)
+            assert page[0]["accepted_tokens"] == 6
+            assert page[0]["scenario"] == "billing"
+            assert page[0]["draft_model"] == "d"
+            metrics = (await made.get("/metrics")).text
+            assert 'specwatch_accepted_length_tokens_sum{upstream="speculative"} 6.0' in metrics
+            assert 'specwatch_truncations_total{position="1"} 1.0' in metrics
+            assert 'specwatch_acceptance_ratio{window="100"} 0.5' in metrics
+            assert (await made.get("/healthz")).json() == {"status": "ok"}
+            ready = (await made.get("/readyz")).json()
+            assert (ready["status"], ready["failed_tasks"]) == ("ready", [])
+            await made.stop()
+        (row,) = made.rows()
+        assert row["draft_tokens"] == 12
+
+
+async def test_rows_still_queued_are_written_at_the_end_and_streams_finish(tmp_path: Path) -> None:
+    go = asyncio.Event()
+
+    async def handler(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            body = await upstream.read_request(reader)
+            if b'"stream"' in body:
+                start = chunked(chat_chunk({"content": "a"}), usage_chunk())[: -len(b"0\r\n\r\n")]
+                writer.write(start)
+                await go.wait()
+                writer.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(DONE), DONE))
+            else:
+                writer.write(json_reply({"models": []}))
+
+    async with running(handler) as upstream, sidecar(tmp_path, upstream.url) as made:
+        stream = asyncio.ensure_future(made.exchange(post(STREAMING)))
+        for _ in range(20):
+            await made.exchange(post(b'{"model":"m"}'))
+        made.process.send_signal(signal.SIGTERM)
+        await asyncio.sleep(0.3)
+        go.set()
+        assert (await stream).endswith(b"[DONE]\n\n\r\n0\r\n\r\n")
+        assert await asyncio.wait_for(made.process.wait(), 20) == 0
+        rows = made.rows()
+        assert len(rows) == 21
+        assert {row["outcome"] for row in rows} == {"ok"}
+
+
+async def test_an_order_outlives_a_restart_and_needs_a_second_upstream(tmp_path: Path) -> None:
+    plain = json_reply({"choices": []})
+    async with running(replying(plain)) as first, running(replying(plain)) as second:
+        flags = ("--fallback-upstream", second.url)
+        async with sidecar(tmp_path, first.url, *flags) as made:
+            answer = await made.put({"mode": "autoregressive", "reason": "drill"})
+            assert answer.status_code == 200
+            await made.stop()
+        async with sidecar(tmp_path, first.url, *flags) as made:
+            state = (await made.get("/api/v1/fallback")).json()
+            assert (state["mode"], state["state"], state["reason"]) == ("autoregressive", "autoregressive", "drill")
+            assert b"x-specwatch-arm: autoregressive" in await made.exchange(post(b"{}"))
+            assert second.bodies[-1] == b"{}"
+            await made.stop()
+        async with sidecar(tmp_path, first.url) as made:
+            state = (await made.get("/api/v1/fallback")).json()
+            assert state["state"] == "speculative"
+            assert "no autoregressive upstream" in state["reason"]
+            answer = await made.put({"mode": "autoregressive"})
+            assert answer.status_code == 409
+            assert answer.json()["error"]["param"] == "mode"
+
+
+async def test_c29_no_database_stops_no_request(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    away = f"postgresql://nobody:secret@127.0.0.1:{port}/none"
+    async with running(replying(json_reply({"choices": []}))) as upstream:
+        async with sidecar(tmp_path, upstream.url, SPECWATCH_DATABASE_URL=away) as made:
+            for _ in range(5):
+                assert b"HTTP/1.1 200 OK" in await made.exchange(post(b"{}"))
+            assert (await made.get("/readyz")).status_code == 200
+            assert (await made.get("/readyz")).json()["database"] == "unavailable"
+            refused = await made.get("/api/v1/summary")
+            assert refused.status_code == 503
+            assert refused.json()["error"]["type"] == "specwatch_database_unavailable"
+            said = await made.stop()
+            assert "secret" not in said + refused.text
+            assert "5 records" in said
+
+
+async def test_the_token_guards_what_tells_and_what_switches(tmp_path: Path) -> None:
+    async with running(replying(json_reply({}))) as upstream:
+        async with sidecar(tmp_path, upstream.url, SPECWATCH_ADMIN_TOKEN="hush") as made:
+            assert (await made.get("/healthz")).status_code == 200
+            for path in ("/api/v1/summary", "/metrics", "/api/v1/fallback"):
+                assert (await made.get(path)).status_code == 401
+            assert (await made.get("/metrics", authorization="Bearer hush")).status_code == 200
+
+
+async def run(*arguments: str, **environment: str) -> tuple[int, str]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "sidecar.cli", *arguments),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env=os.environ | environment,
+    )
+    said, _ = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode is not None
+    return process.returncode, said.decode()
+
+
+async def test_commands_fail_with_one_sentence(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    nowhere = f"127.0.0.1:{port}"
+    code, said = await run("status", SPECWATCH_ADMIN=nowhere)
+    assert code == 1
+    assert f"no sidecar answers on http://{nowhere}" in said
+    code, said = await run("fallback", "off")
+    assert code == 2
+    assert "use auto, speculative or autoregressive" in said
+    code, said = await run("sidecar", "--listen", "nowhere")
+    assert code == 2
+    assert "--listen: must be host:port" in said
+    code, said = await run("sidecar", "--database-url", "mysql://h/d")
+    assert code == 1
+    assert "database_url" in said
+    async with running(replying(json_reply({}))) as taken:
+        database = f"sqlite:///{tmp_path}/x.db"
+        code, said = await run(
+            "sidecar", "--listen", f"127.0.0.1:{taken.port}", "--admin", nowhere, "--database-url", database
+        )
+        assert code == 1
+        assert "free the port or change it" in said
+        assert "Traceback" not in said
+    code, said = await run("db", "upgrade", "--database-url", database)
+    assert code == 0
+
+
+async def test_status_reads_the_summary(tmp_path: Path) -> None:
+    async with (
+        running(replying(chunked(*chat_stream(usage=True)))) as upstream,
+        sidecar(tmp_path, upstream.url) as made,
+    ):
+        admin = made.admin.removeprefix("http://")
+        code, said = await run("status", SPECWATCH_ADMIN=admin)
+        assert code == 0
+        assert "no data" in said
+        await made.exchange(post(STREAMING))
+        for _ in range(50):
+            code, said = await run("status", "--json", SPECWATCH_ADMIN=admin)
+            if json.loads(said)["last_100"]["requests"]:
+                break
+        assert json.loads(said)["last_100"]["p"] == 0.5
