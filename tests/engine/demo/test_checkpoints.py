@@ -42,9 +42,7 @@ def test_made_by_the_recipe_in_the_code(name):
     assert _report(name)["recipe"] == json.loads(json.dumps(asdict(RECIPES[name])))
 
 
-@pytest.mark.parametrize(
-    ("name", "millions"), [("target", 1.8), ("draft_generalist", 0.4), ("draft_specialist", 0.4)]
-)
+@pytest.mark.parametrize(("name", "millions"), [("target", 1.8), ("draft_generalist", 0.4), ("draft_specialist", 0.4)])
 def test_size(name, millions):
     weights = read_weights(CHECKPOINTS / name / WEIGHTS_FILE)
     assert {tensor.dtype for tensor in weights.values()} == {"BF16"}

@@ -19,9 +19,7 @@ def _crc(dialogues):
 
 def test_sample_is_pinned():
     """The committed checkpoints were trained on this text: who changes it has to train them again."""
-    sample = [
-        dialogue(number, scenario, language) for scenario, language in EVERY_KIND for number in range(20)
-    ]
+    sample = [dialogue(number, scenario, language) for scenario, language in EVERY_KIND for number in range(20)]
     assert _crc(sample) == PINNED_SAMPLE
     assert _crc(mix("pinned", dict.fromkeys(SCENARIOS, 1.0), 100)) == PINNED_MIX
 
@@ -113,8 +111,4 @@ def test_unknown_names_are_refused():
 
 
 def test_every_builder_is_a_scenario():
-    assert (
-        tuple(BUILDERS)
-        == SCENARIOS
-        == ("address_confirmation", "fault_report", "billing", "product_qa", "code")
-    )
+    assert tuple(BUILDERS) == SCENARIOS == ("address_confirmation", "fault_report", "billing", "product_qa", "code")

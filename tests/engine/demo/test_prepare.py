@@ -24,13 +24,9 @@ def _logits(folder, text):
 @pytest.fixture(scope="module")
 def text():
     tokenizer = AutoTokenizer.from_pretrained(TARGET)
-    messages = [
-        list(dialogue(3, scenario, language).messages) for scenario in SCENARIOS for language in LANGUAGES
-    ]
+    messages = [list(dialogue(3, scenario, language).messages) for scenario in SCENARIOS for language in LANGUAGES]
     texts = [tokenizer.apply_chat_template(item, tokenize=False) for item in messages]
-    return tokenizer(
-        texts, return_tensors="pt", padding=True, padding_side="right", add_special_tokens=False
-    ).input_ids
+    return tokenizer(texts, return_tensors="pt", padding=True, padding_side="right", add_special_tokens=False).input_ids
 
 
 @pytest.mark.parametrize("layers", [4, 5, 12])

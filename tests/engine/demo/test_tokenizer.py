@@ -22,9 +22,7 @@ def shipped():
 def test_built_and_shipped_are_the_same(built, shipped):
     assert built.get_vocab() == shipped.get_vocab()
     assert built.chat_template == shipped.chat_template
-    text = "\n".join(
-        dialogue(1, scenario, language).reply for scenario in SCENARIOS for language in LANGUAGES
-    )
+    text = "\n".join(dialogue(1, scenario, language).reply for scenario in SCENARIOS for language in LANGUAGES)
     assert built.encode(text) == shipped.encode(text)
 
 
@@ -55,8 +53,7 @@ def test_chat_form(shipped):
     ]
     text = shipped.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert text == (
-        "<|bos|><|system|>Be brief.<|eot|><|user|>Hello<|eot|><|assistant|>Hi<|eot|>"
-        "<|user|>Bye<|eot|><|assistant|>"
+        "<|bos|><|system|>Be brief.<|eot|><|user|>Hello<|eot|><|assistant|>Hi<|eot|><|user|>Bye<|eot|><|assistant|>"
     )
     ids = shipped.encode(text, add_special_tokens=False)
     assert (ids[0], ids[1], ids[-1], ids.count(4)) == (0, 1, 3, 4)
@@ -66,10 +63,7 @@ def test_chat_form(shipped):
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_replies_have_a_demo_length(shipped, scenario, language):
     """30 to 120 tokens: long enough for several verify steps, short enough for a CPU."""
-    lengths = [
-        len(shipped.encode(dialogue(number, scenario, language).messages[1]["content"]))
-        for number in range(50)
-    ]
+    lengths = [len(shipped.encode(dialogue(number, scenario, language).messages[1]["content"])) for number in range(50)]
     assert 30 <= min(lengths) <= max(lengths) <= 120
 
 

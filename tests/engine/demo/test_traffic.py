@@ -164,9 +164,7 @@ def test_signals_end_a_run_cleanly(server, number):
     assert err == b""
 
 
-@pytest.mark.parametrize(
-    "text", ["", "poetry", "poetry=1", "code", "code=x", "code=-1", "code=0", "code=1,,billing=2"]
-)
+@pytest.mark.parametrize("text", ["", "poetry", "poetry=1", "code", "code=x", "code=-1", "code=0", "code=1,,billing=2"])
 def test_senseless_mixes_are_refused(text):
     with pytest.raises(ValueError, match="unknown mix"):
         traffic.parse_mix(text)

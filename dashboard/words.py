@@ -1,0 +1,76 @@
+"""The words of the dashboard: each figure is named and defined here once."""
+
+from types import MappingProxyType
+from typing import Final
+
+P_MIN: Final = 0.65
+SLO_MIN: Final = 0.95
+TRUNCATION_MAX: Final = 0.35
+FIRST_POSITION_MAX: Final = 0.15
+LATENCY_GOAL_MS: Final = 800
+
+#: What stands where a figure is not known. Never 0, never NaN.
+NO_DATA: Final = "no data"
+
+DEFINITIONS = MappingProxyType(
+    {
+        "verify step": "One pass of the target model over the draft tokens proposed since the last one.",
+        "draft tokens": "Tokens the draft model proposed; the extra token of a verify step is not counted.",
+        "acceptance rate p": (
+            "Accepted draft tokens / draft tokens, summed over the requests that speculated. "
+            f"Below {P_MIN} speculation is at risk of costing more than it saves."
+        ),
+        "mean acceptance length": (
+            "Tokens gained per verify step: 1 + accepted draft tokens / verify steps. "
+            "1.00 means that speculation gains nothing."
+        ),
+        "p95_latency_under_800ms_ratio": (
+            "Share of one-minute slices with traffic whose p95 latency over the trailing 5 minutes "
+            f"is at most {LATENCY_GOAL_MS} ms. The goal is {SLO_MIN:.0%}."
+        ),
+        "latency_under_800ms_ratio": f"Share of ok requests with a latency of at most {LATENCY_GOAL_MS} ms.",
+        "latency": (
+            "From the complete request head to the last byte of the reply, at the proxy. "
+            "Quantiles are nearest rank over ok requests."
+        ),
+        "latency ratio": (
+            "p95 latency speculative / p95 latency of the autoregressive baseline. Below 1, speculation "
+            "is faster. Needs 50 requests on both sides."
+        ),
+        "TTFT": "Time to first token: from the complete request head to the first content byte.",
+        "TPOT": "Time per output token after the first: (end - first token) / (completion tokens - 1).",
+        "speculative": "A draft model proposes tokens and the target model verifies them.",
+        "autoregressive": "Plain decoding: the target model alone, one token at a time.",
+        "outcome": (
+            "How a request ended: ok, truncated (the reply broke off), upstream_error, client_abort, "
+            "bad_gateway, timeout."
+        ),
+        "requests/s": "Requests that began in the time range / its length, whatever their outcome.",
+        "completion tokens/s": "Completion tokens of the replies in the time range / its length.",
+        "coverage": (
+            "Requests with acceptance figures / ok generation requests served speculatively. "
+            "Every acceptance figure here speaks for this share of them."
+        ),
+        "truncation rate": (
+            "Truncated verify steps / verify steps. A step is truncated when the target model rejects "
+            f"one of its draft tokens. The goal is at most {TRUNCATION_MAX:.0%}."
+        ),
+        "first-position share": (
+            "Share of the truncated steps whose very first draft token was rejected. "
+            f"The goal is at most {FIRST_POSITION_MAX:.0%}."
+        ),
+        "fully accepted steps": "Verify steps in which the target model accepted every draft token.",
+        "hazard": (
+            "Rejected / reached: of the verify steps that got as far as this position, the share "
+            "whose draft token was rejected there."
+        ),
+        "reached": "Verify steps in which this position was drafted and every earlier one accepted.",
+    }
+)
+
+
+def define(*terms: str) -> str:
+    """Help text for one or more terms."""
+    if len(terms) == 1:
+        return DEFINITIONS[terms[0]]
+    return "\n\n".join(f"**{term}**: {DEFINITIONS[term]}" for term in terms)
