@@ -4,55 +4,75 @@ The block is marked experimental by vLLM and has moved before, so every identity
 and nothing is guessed: figures that disagree are kept raw, and a shape not known is said to be unknown.
 """
 
-import json
-from typing import Any
+from typing import Annotated
+
+import msgspec
 
 from ..record import Acceptance, AcceptanceQuality, AcceptanceSource
 
-#: Longest raw block kept beside a row, characters.
+#: Longest raw block kept beside a row, bytes.
 MAX_RAW = 4_096
 #: More draft tokens per step than any proposer makes.
 MAX_K = 1_024
 
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
+_Length = Annotated[int, msgspec.Meta(ge=0, le=MAX_K)]
 
-def from_block(block: object) -> Acceptance:
-    """Figures of one reply from its `metrics.speculative_decoding`. Never raises."""
+
+class Block(msgspec.Struct):
+    """The block as vLLM 0.32 sends it; what can be computed from the rest is not read."""
+
+    num_spec_steps: _Count
+    num_draft_tokens: _Count
+    num_accepted_draft_tokens: _Count
+    num_spec_tokens: Annotated[int, msgspec.Meta(ge=1, le=MAX_K)] | None = None
+    #: Dense counts by accepted length; earlier builds sent a map with the lengths as keys.
+    acceptance_histogram: list[_Count] | dict[_Length, _Count] | None = None
+    per_step_accepted: list[_Length] | None = None
+    per_step_drafted: list[_Length] | None = None
+
+    def histogram(self) -> list[int] | None:
+        counts = self.acceptance_histogram
+        if not isinstance(counts, dict):
+            return counts
+        top = max([*counts, self.num_spec_tokens or 0])
+        return [counts.get(length, 0) for length in range(top + 1)]
+
+    def per_step(self) -> tuple[list[int], list[int]] | None:
+        """(accepted, drafted) by verify step, where the engine is started with `detailed`."""
+        if self.per_step_accepted is None or self.per_step_drafted is None:
+            return None
+        return self.per_step_accepted, self.per_step_drafted
+
+
+_decoder = msgspec.json.Decoder(Block)
+
+
+def from_block(raw: bytes) -> Acceptance:
+    """Figures of one reply from the JSON text of its `metrics.speculative_decoding`. Never raises."""
     try:
-        return _checked(block)
-    except (_Unknown, TypeError, ValueError, OverflowError) as error:
-        return _untrusted(block, AcceptanceQuality.UNKNOWN, f"acceptance block of unknown shape: {error}")
-
-
-def missing(reason: str) -> Acceptance:
-    return Acceptance(reason=reason)
-
-
-class _Unknown(Exception):
-    pass
-
-
-def _checked(block: object) -> Acceptance:
-    if not isinstance(block, dict):
-        raise _Unknown("not an object")
-    k = _count(block, "num_spec_tokens", required=False)
-    steps = _count(block, "num_spec_steps")
-    drafted = _count(block, "num_draft_tokens")
-    accepted = _count(block, "num_accepted_draft_tokens")
-    assert steps is not None
-    assert drafted is not None
-    assert accepted is not None
-    if k is not None and not 1 <= k <= MAX_K:
-        raise _Unknown(f"num_spec_tokens is {k}")
-    histogram = _histogram(block.get("acceptance_histogram"), k)
-    if drafted == 0:
+        block = _decoder.decode(raw)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        return Acceptance(reason=f"acceptance block of unknown shape: {error}", raw=_kept(raw))
+    steps, drafted, accepted = block.num_spec_steps, block.num_draft_tokens, block.num_accepted_draft_tokens
+    if not (steps or drafted or accepted):
         # vLLM sends an all-zero block, rate 0.0 included, for a request that was never drafted for.
-        if accepted or steps:
-            return _untrusted(block, AcceptanceQuality.INCONSISTENT, "nothing drafted, yet steps or accepted tokens")
         return missing("nothing was drafted for this request")
-    problem = _disagreement(block, k, steps, drafted, accepted, histogram)
+    k = block.num_spec_tokens
+    histogram = block.histogram()
+    problem = _disagreement(block, histogram)
     if problem:
-        return _untrusted(block, AcceptanceQuality.INCONSISTENT, problem, k, steps, drafted, accepted)
-    rejected_at, reached = _positions(block, k, steps, drafted, histogram)
+        return Acceptance(
+            source=AcceptanceSource.RESPONSE,
+            quality=AcceptanceQuality.INCONSISTENT,
+            reason=problem,
+            num_speculative_tokens=k,
+            verify_steps=steps,
+            draft_tokens=drafted,
+            accepted_tokens=accepted,
+            raw=_kept(raw),
+        )
+    rejected_at, reached = _positions(block, histogram)
     return Acceptance(
         source=AcceptanceSource.RESPONSE,
         quality=AcceptanceQuality.OK,
@@ -60,46 +80,25 @@ def _checked(block: object) -> Acceptance:
         verify_steps=steps,
         draft_tokens=drafted,
         accepted_tokens=accepted,
-        histogram=histogram,
+        histogram=None if histogram is None else tuple(histogram),
         rejected_at=rejected_at,
         reached=reached,
     )
 
 
-def _count(block: dict[str, Any], key: str, *, required: bool = True) -> int | None:
-    value = block.get(key)
-    if value is None and not required:
-        return None
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**53:
-        raise _Unknown(f"{key} is {value!r:.40}")
-    return value
+def missing(reason: str) -> Acceptance:
+    return Acceptance(reason=reason)
 
 
-def _histogram(value: object, k: int | None) -> tuple[int, ...] | None:
-    """Dense counts by accepted length; also from the string-keyed map that earlier builds sent."""
-    if value is None:
-        return None
-    if isinstance(value, dict):
-        counts = {int(key): count for key, count in value.items()}
-        top = max([*counts, k or 0])
-        if min([*counts, 0]) < 0 or top > MAX_K:
-            raise _Unknown("acceptance_histogram has impossible lengths")
-        value = [counts.get(length, 0) for length in range(top + 1)]
-    if not isinstance(value, list) or not all(type(count) is int and count >= 0 for count in value):
-        raise _Unknown("acceptance_histogram is no list of counts")
-    if len(value) > MAX_K + 1:
-        raise _Unknown("acceptance_histogram is too long")
-    return tuple(value)
+def _kept(raw: bytes) -> str:
+    return raw[:MAX_RAW].decode("utf-8", "replace")
 
 
-def _disagreement(
-    block: dict[str, Any],
-    k: int | None,
-    steps: int,
-    drafted: int,
-    accepted: int,
-    histogram: tuple[int, ...] | None,
-) -> str | None:
+def _disagreement(block: Block, histogram: list[int] | None) -> str | None:
+    k, steps = block.num_spec_tokens, block.num_spec_steps
+    drafted, accepted = block.num_draft_tokens, block.num_accepted_draft_tokens
+    if not steps or not drafted:
+        return f"{drafted} drafted and {accepted} accepted tokens in {steps} verify steps"
     if accepted > drafted:
         return f"{accepted} accepted of {drafted} drafted tokens"
     if k is not None and drafted > k * steps:
@@ -111,65 +110,31 @@ def _disagreement(
             return "acceptance_histogram does not add up to the accepted tokens"
         if k is not None and any(histogram[k + 1 :]):
             return f"acceptance_histogram has steps longer than {k}"
-    per_step = _per_step(block)
+    per_step = block.per_step()
     if per_step is not None:
         taken, made = per_step
-        if sum(taken) != accepted or sum(made) != drafted or any(a > d for a, d in zip(taken, made, strict=True)):
+        if len(taken) != len(made) or sum(taken) != accepted or sum(made) != drafted:
             return "the per-step lists do not add up to the totals"
+        if any(map(int.__gt__, taken, made)):
+            return "a verify step accepted more tokens than it drafted"
     return None
 
 
-def _per_step(block: dict[str, Any]) -> tuple[list[int], list[int]] | None:
-    taken, made = block.get("per_step_accepted"), block.get("per_step_drafted")
-    if not isinstance(taken, list) or not isinstance(made, list) or len(taken) != len(made):
-        return None
-    if not all(type(value) is int and 0 <= value <= MAX_K for value in (*taken, *made)):
-        raise _Unknown("per-step lists are no counts")
-    return taken, made
-
-
-def _positions(
-    block: dict[str, Any], k: int | None, steps: int, drafted: int, histogram: tuple[int, ...] | None
-) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
+def _positions(block: Block, histogram: list[int] | None) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
     """(rejected_at, reached) by position; a step that accepted all it drafted is no truncation."""
-    per_step = _per_step(block)
-    if per_step is not None:
-        size = k or max(per_step[1], default=0)
-        rejected, reached = [0] * size, [0] * size
-        for taken, made in zip(*per_step, strict=True):
-            for position in range(min(taken + 1, made)):
-                reached[position] += 1
-            if taken < made:
-                rejected[taken] += 1
-        return tuple(rejected), tuple(reached)
-    # The histogram alone tells a full acceptance from a cut only if every step drafted k tokens.
-    if histogram is not None and k is not None and drafted == k * steps:
-        padded = (*histogram, *(0,) * (k + 1 - len(histogram)))
-        return padded[:k], tuple(sum(padded[position:]) for position in range(k))
-    return None, None
-
-
-def _untrusted(
-    block: object,
-    quality: AcceptanceQuality,
-    reason: str,
-    k: int | None = None,
-    steps: int | None = None,
-    drafted: int | None = None,
-    accepted: int | None = None,
-) -> Acceptance:
-    try:
-        raw = json.dumps(block, separators=(",", ":"))[:MAX_RAW]
-    except (TypeError, ValueError, RecursionError):
-        raw = repr(block)[:MAX_RAW]
-    source = AcceptanceSource.RESPONSE if quality is AcceptanceQuality.INCONSISTENT else AcceptanceSource.NONE
-    return Acceptance(
-        source=source,
-        quality=quality,
-        reason=reason,
-        num_speculative_tokens=k,
-        verify_steps=steps,
-        draft_tokens=drafted,
-        accepted_tokens=accepted,
-        raw=raw,
-    )
+    k, steps = block.num_spec_tokens, block.num_spec_steps
+    # Where every step drafted k tokens the histogram tells all; else only the steps themselves do.
+    if histogram is not None and k is not None and block.num_draft_tokens == k * steps:
+        padded = [*histogram, *[0] * (k + 1 - len(histogram))]
+        return tuple(padded[:k]), tuple(sum(padded[position:]) for position in range(k))
+    per_step = block.per_step()
+    if per_step is None:
+        return None, None
+    size = k or max(per_step[1])
+    rejected, reached = [0] * size, [0] * size
+    for taken, made in zip(*per_step, strict=True):
+        for position in range(min(taken + 1, made)):
+            reached[position] += 1
+        if taken < made:
+            rejected[taken] += 1
+    return tuple(rejected), tuple(reached)

@@ -17,7 +17,14 @@ class Choice(msgspec.Struct):
     delta: Any = None
     text: Any = None
     #: Where early builds put the figures of a choice.
-    metrics: Any = None
+    metrics: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class Metrics(msgspec.Struct):
+    """What the engine measured for one request."""
+
+    speculative_decoding: msgspec.Raw = msgspec.Raw(b"null")
+    queue_time_ms: Any = None
 
 
 class Reply(msgspec.Struct):
@@ -28,7 +35,7 @@ class Reply(msgspec.Struct):
     model: Any = None
     choices: list[Choice] | None = None
     usage: Any = None
-    metrics: Any = None
+    metrics: msgspec.Raw = msgspec.Raw(b"null")
     error: Any = None
     detail: Any = None
 
@@ -67,16 +74,28 @@ class Reply(msgspec.Struct):
 
     def acceptance(self) -> Acceptance | None:
         """Figures of the acceptance block; None when the reply has none."""
-        metrics = self.metrics
-        if not isinstance(metrics, dict) and self.choices and len(self.choices) == 1:
-            metrics = self.choices[0].metrics
-        block = metrics.get("speculative_decoding") if isinstance(metrics, dict) else None
-        return None if block is None else from_block(block)
+        block = bytes(self._metrics().speculative_decoding)
+        if block == b"null" and self.choices and len(self.choices) == 1:
+            block = bytes(_read_metrics(self.choices[0].metrics).speculative_decoding)
+        return None if block == b"null" else from_block(block)
 
-    def milliseconds(self, key: str) -> float | None:
-        """A time of `metrics`, as the engine measured it."""
-        value = self.metrics.get(key) if isinstance(self.metrics, dict) else None
-        return float(value) if isinstance(value, int | float) and 0 <= value < 1e12 else None
+    def queue_ms(self) -> float | None:
+        """Time the request waited in the engine, as the engine measured it."""
+        value = self._metrics().queue_time_ms
+        return float(value) if type(value) in (int, float) and 0 <= value < 1e12 else None
+
+    def _metrics(self) -> Metrics:
+        return _read_metrics(self.metrics)
+
+
+_metrics_decoder = msgspec.json.Decoder(Metrics)
+
+
+def _read_metrics(raw: msgspec.Raw) -> Metrics:
+    try:
+        return _metrics_decoder.decode(raw)
+    except msgspec.DecodeError:
+        return Metrics()
 
 
 _decoder = msgspec.json.Decoder(Reply)

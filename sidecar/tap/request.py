@@ -69,9 +69,10 @@ def endpoint_of(path: bytes) -> str | None:
 def with_usage(endpoint: str, request: Request, body: bytes) -> bytes | None:
     """The body with usage asked for, every other byte kept; None where that must not or need not be done.
 
-    Only for a streaming request whose client left `stream_options` unset: what it set is respected.
+    Only for a streaming request whose client left `stream_options` unset: what it set is respected. Several
+    replies have no figures of their own, with usage or without.
     """
-    if endpoint not in _WITH_STREAM_OPTIONS or not request.streaming:
+    if endpoint not in _WITH_STREAM_OPTIONS or not request.streaming or request.replies > 1:
         return None
     if request.stream_options is not msgspec.UNSET:
         return None

@@ -338,7 +338,7 @@ class Tap:
             latency_ms=_ms(self._started, now),
             tpot_ms=self._tpot(tokens),
             max_chunk_gap_ms=_ms(0.0, self._max_gap),
-            queue_ms=usage.milliseconds("queue_time_ms") if usage is not None else None,
+            queue_ms=usage.queue_ms() if usage is not None else None,
             concurrency=self._concurrency,
             fingerprint=facts.fingerprint,
             bytes_in=bytes_in,

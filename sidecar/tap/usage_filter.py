@@ -1,4 +1,8 @@
-"""Takes the usage event that the sidecar asked for out of a stream again, and nothing else."""
+"""Takes the usage event that the sidecar asked for out of a stream again, and nothing else.
+
+vLLM stamps `system_fingerprint` on its last event: with usage that is the usage event, without it the one
+with the finish reason. So that the client gets the bytes it would have got, the stamp moves back with it.
+"""
 
 import re
 
@@ -9,49 +13,79 @@ from .sse import SseReader
 MAX_HELD = 262_144
 
 _EVENT_END = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r)")
+_FINGERPRINT = re.compile(rb',"system_fingerprint":"(?:[^"\\]|\\.)*"')
+# JSON escapes quotes inside strings, so a model's text cannot hold this.
+_FINISH = b'"finish_reason":"'
+_CONTEXT = len(_FINISH) + 4
 
 
 class UsageFilter:
-    """`feed(bytes)` returns what may pass; only an unfinished event that may be the usage event is held."""
+    """`feed(bytes)` returns what may pass.
 
-    __slots__ = ("_held", "_passed", "_passing", "removed")
+    Held back are only an unfinished event that may be the usage event, and the event with the finish reason
+    until the next one begins, which a server sends right after it.
+    """
+
+    __slots__ = ("_context", "_finish", "_held", "_passing", "removed")
 
     def __init__(self) -> None:
+        #: Of the current event, the end of what has passed, and what has not.
+        self._context = b""
         self._held = b""
-        #: The current event is already known to be another; `_passed` are the line ends it passed with last.
+        #: The current event is known not to be the usage event.
         self._passing = False
-        self._passed = b""
+        #: What has not passed of a complete event with a finish reason.
+        self._finish = b""
         #: Events taken out.
         self.removed = 0
 
     def feed(self, data: bytes) -> bytes:
-        had = len(self._passed)
-        data = self._passed + self._held + data
-        self._passed = self._held = b""
+        passed = len(self._context)
+        data = self._context + self._held + data
         out: list[bytes] = []
         at = 0
         # Whether a CR at the end is a line end of its own, the next byte tells.
         for match in _EVENT_END.finditer(data, 0, len(data) - data.endswith(b"\r")):
-            event = data[at : match.end()]
-            if self._passing or not _is_usage(event):
-                out.append(data[max(at, had) : match.end()])
-            else:
+            event, rest = data[at : match.end()], data[max(at, passed) : match.end()]
+            if not self._passing and _is_usage(event):
+                out.append(self._stamped(event))
                 out.append(event[: len(event) - len(event.lstrip(b"\r\n"))])
                 self.removed += 1
+            else:
+                out.append(self._finish)
+                self._finish = b""
+                if _FINISH in event:
+                    self._finish = rest
+                else:
+                    out.append(rest)
             at = match.end()
             self._passing = False
-        rest = data[at:]
-        if self._passing or b'"choices":[{' in rest or len(rest) > MAX_HELD:
+        event, rest = data[at:], data[max(at, passed) :]
+        if not self._passing and (b'"choices":[{' in event or len(event) > MAX_HELD):
             self._passing = True
-            self._passed = rest[len(rest.rstrip(b"\r\n")) :][-3:]
-            out.append(data[max(at, had) :])
+            out.append(self._finish)
+            self._finish = b""
+        if self._passing and (_FINISH not in event or len(event) > MAX_HELD):
+            out.append(rest)
+            self._context, self._held = event[-_CONTEXT:], b""
         else:
-            self._held = rest
+            self._context, self._held = event[: len(event) - len(rest)], rest
         return b"".join(out)
 
     def flush(self) -> bytes:
-        held, self._held = self._held, b""
-        return held
+        """What is still held, at the end."""
+        rest = self._finish + self._held
+        self._finish = self._held = b""
+        return rest
+
+    def _stamped(self, usage: bytes) -> bytes:
+        """The event with the finish reason, as it is without a usage event after it."""
+        finish, self._finish = self._finish, b""
+        stamp = _FINGERPRINT.search(usage)
+        if stamp is None or _FINGERPRINT.search(finish) is not None:
+            return finish
+        end = finish.rfind(b"}")
+        return finish if end < 0 else finish[:end] + stamp[0] + finish[end:]
 
 
 def _is_usage(event: bytes) -> bool:

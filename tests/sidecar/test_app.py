@@ -81,7 +81,7 @@ async def sidecar(folder: Path, upstream: str, *flags: str, **environment: str) 
         for _ in range(400):
             assert process.returncode is None
             try:
-                reader, writer = await asyncio.open_connection("127.0.0.1", proxy)
+                _reader, writer = await asyncio.open_connection("127.0.0.1", proxy)
                 writer.close()
                 break
             except OSError:

@@ -33,7 +33,7 @@ def record(**fields: Any) -> Record:
     return replace(plain, **fields)
 
 
-def figures(histogram: tuple[int, ...], **fields: Any) -> Acceptance:
+def figures(histogram: tuple[int, ...], /, **fields: Any) -> Acceptance:
     """Consistent figures: `histogram[j]` verify steps accepted exactly j draft tokens, of k = len - 1."""
     k, steps = len(histogram) - 1, sum(histogram)
     plain = Acceptance(
@@ -68,7 +68,7 @@ acceptances = st.one_of(
 records = st.builds(
     record,
     started_at=st.one_of(
-        st.integers(0, 7200).map(lambda ago: NOW - ago), st.floats(0, 7200).map(lambda ago: NOW - ago)
+        st.integers(0, 7200).map(lambda ago: NOW - ago), st.floats(0, 7200).map(lambda ago: round(NOW - ago, 6))
     ),
     scenario=_names,
     model=st.none() | _names,

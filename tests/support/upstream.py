@@ -136,7 +136,10 @@ BLOCK = {
 USAGE = {"prompt_tokens": 5, "total_tokens": 15, "completion_tokens": 10}
 
 
-def chat_chunk(delta: object, finish: str | None = None) -> bytes:
+STAMP = {"system_fingerprint": 'vllm-0.32.0-"1"'}
+
+
+def chat_chunk(delta: object, finish: str | None = None, **more: object) -> bytes:
     return event(
         {
             "id": "chatcmpl-1",
@@ -144,6 +147,7 @@ def chat_chunk(delta: object, finish: str | None = None) -> bytes:
             "created": 1,
             "model": "m",
             "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}],
+            **more,
         }
     )
 
@@ -157,6 +161,7 @@ def usage_chunk() -> bytes:
             "model": "m",
             "choices": [],
             "usage": USAGE,
+            **STAMP,
             "metrics": {"speculative_decoding": BLOCK, "queue_time_ms": 1.5},
         }
     )
@@ -166,12 +171,12 @@ DONE = b"data: [DONE]\n\n"
 
 
 def chat_stream(*, usage: bool) -> list[bytes]:
-    """The events of a streamed chat completion."""
+    """The events of a streamed chat completion, as vLLM sends them with and without usage."""
     return [
         chat_chunk({"role": "assistant", "content": ""}),
         chat_chunk({"content": "你好"}),
         chat_chunk({"content": ' {"error":1} world'}),
-        chat_chunk({"content": "!"}, "stop"),
+        chat_chunk({"content": "!"}, "stop", **({} if usage else STAMP)),
         *([usage_chunk()] if usage else []),
         DONE,
     ]

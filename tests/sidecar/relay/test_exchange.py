@@ -89,7 +89,8 @@ async def test_c24_expect_is_answered_and_not_passed_on() -> None:
     async with running(echo()) as upstream, proxy(upstream.url) as made:
         reader, writer = await made.connect()
         writer.write(
-            b"POST /x HTTP/1.1\r\nHost: h\r\nConnection: close\r\nExpect: 100-continue\r\nContent-Length: 5000000\r\n\r\n"
+            b"POST /x HTTP/1.1\r\nHost: h\r\nConnection: close\r\n"
+            b"Expect: 100-continue\r\nContent-Length: 5000000\r\n\r\n"
         )
         assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
         writer.write(b"x" * 5_000_000)

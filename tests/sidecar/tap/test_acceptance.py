@@ -1,14 +1,19 @@
 """C01, C04, C05: what a block says, what it cannot say, and what is not believed."""
 
+import json
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.record import AcceptanceQuality, AcceptanceSource
-from sidecar.tap.acceptance import from_block
+from sidecar.record import Acceptance, AcceptanceQuality, AcceptanceSource
+from sidecar.tap import acceptance
 from sidecar.tap.reply import read_reply
+
+
+def from_block(value: object) -> Acceptance:
+    return acceptance.from_block(json.dumps(value).encode())
 
 
 def block(**changes: Any) -> dict[str, Any]:
@@ -44,8 +49,6 @@ def test_c01_string_keyed_histogram() -> None:
 
 
 def test_c01_block_under_the_only_choice() -> None:
-    import json
-
     reply = read_reply(json.dumps({"choices": [{"index": 0, "metrics": {"speculative_decoding": block()}}]}).encode())
     assert reply is not None
     figures = reply.acceptance()

@@ -21,6 +21,8 @@ def changed(body: bytes, endpoint: str = "chat_completions") -> bytes | None:
         b'{"stream":true,"stream_options":{"include_usage":true}}',
         b'{"stream":true,"stream_options":{}}',
         b'{"stream":true,"stream_options":null}',
+        b'{"stream":true,"n":2}',
+        b'{"stream":true,"prompt":["a","b"]}',
         b'{"stream":false}',
         b'{"stream":1}',
         b'{"stream":"true"}',

@@ -56,6 +56,20 @@ def test_content_is_not_held_back() -> None:
     assert filtering.feed(whole[len(cut) :]) == whole[len(cut) :]
 
 
+def test_the_finish_waits_for_the_next_event_alone() -> None:
+    filtering = UsageFilter()
+    finish = chat_chunk({"content": "!"}, "stop")
+    assert filtering.feed(finish) == b""
+    assert filtering.feed(DONE) == finish + DONE
+    assert filtering.feed(finish) == b""
+    assert filtering.feed(b'data: {"choices":[{') == finish + b'data: {"choices":[{'
+
+
+def test_a_usage_event_without_a_stamp_leaves_the_finish_as_it_is() -> None:
+    finish = chat_chunk({"content": "!"}, "stop")
+    assert run(finish + event({"choices": [], "usage": {}}) + DONE) == finish + DONE
+
+
 def test_an_event_that_never_ends_is_passed_on() -> None:
     filtering = UsageFilter()
     given_, out = 0, 0
