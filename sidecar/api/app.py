@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 def create_app(deps: ApiDeps) -> FastAPI:
     """The admin application. Raises ValueError for an empty token."""
+    if deps.admin_token == "":
+        raise ValueError("admin_token is empty, which would let everybody in")
     # The pages of /docs load scripts from elsewhere; the schema is at /openapi.json.
     app = FastAPI(title="Specwatch", version=deps.version, docs_url=None, redoc_url=None)
     errors.install(app)

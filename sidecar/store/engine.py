@@ -5,6 +5,7 @@ Writing and reading use engines of their own: SQLite writers take the lock at BE
 
 import os
 import sqlite3
+import time
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -164,7 +165,7 @@ def _prepare_sqlite(connection: sqlite3.Connection, path: Path, *, read_only: bo
         deadline = monotonic() + READ_TIMEOUT_S
         connection.set_progress_handler(lambda: monotonic() > deadline, 1_000_000)
         return
-    (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    mode = _enter_wal(connection)
     if mode != "wal":
         raise sqlite3.OperationalError(
             f"database_url: {path} cannot use write-ahead logging (journal mode stays {mode!r}); "
@@ -175,3 +176,16 @@ def _prepare_sqlite(connection: sqlite3.Connection, path: Path, *, read_only: bo
     # 16 MB each: request ids are random, so their index is touched all over.
     connection.execute("PRAGMA cache_size = -16000")
     connection.execute("PRAGMA wal_autocheckpoint = 4000")
+
+
+def _enter_wal(connection: sqlite3.Connection) -> str:
+    # Changing the mode does not wait for a lock as other statements do, and instances may start together.
+    deadline = time.monotonic() + BUSY_TIMEOUT_MS / 1000
+    while True:
+        try:
+            (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            return str(mode)
+        except sqlite3.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)

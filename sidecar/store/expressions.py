@@ -87,6 +87,20 @@ def _epoch_postgresql(element: epoch, compiler: Any, **options: Any) -> str:
     return f"CAST(floor(extract(epoch FROM {compiler.process(element.clauses, **options)})) AS BIGINT)"
 
 
+class epoch_minute(FunctionElement[int]):
+    """Whole minutes since 1970 of a time column."""
+
+    type = BigInteger()
+    inherit_cache = True
+
+
+@compiles(epoch_minute, "sqlite")
+@compiles(epoch_minute, "postgresql")
+def _epoch_minute(element: epoch_minute, compiler: Any, **options: Any) -> str:
+    # Division of whole numbers, in both.
+    return f"({compiler.process(epoch(*element.clauses), **options)} / 60)"
+
+
 @dataclass(frozen=True, slots=True)
 class Filters:
     """Which rows to look at; None means any. `since` (inclusive) and `until` (exclusive) are aware times."""

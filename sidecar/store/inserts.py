@@ -1,11 +1,13 @@
 """Inserting rows as cheaply as each driver allows, and telling refused rows from a database in trouble.
 
-The writer shares its process with the proxy, so what counts is its processor time: SQLite gets tuples
-through one prepared statement; PostgreSQL gets one JSON text a batch, which the server takes apart.
+The writer shares its process, and Python's lock, with the proxy. SQLite's driver gives the lock up and asks
+for it back at each statement, which takes long while the proxy is busy: so a statement takes many rows.
+PostgreSQL gets one JSON text a batch, which the server takes apart.
 """
 
 import sqlite3
 from collections.abc import Sequence
+from itertools import chain
 
 from msgspec import json
 from sqlalchemy import Connection, Dialect, Engine, Table
@@ -19,12 +21,16 @@ _DATA_CLASSES = ("21", "22", "23", "54")
 _SQLITE_DATA = (sqlite3.DataError, sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.ProgrammingError)
 
 
+#: Rows a statement on SQLite takes. Few sizes, so that the driver keeps each statement prepared.
+_SIZES = (64, 16, 4, 1)
+
+
 class Inserts:
     """The insert statements of one engine."""
 
     def __init__(self, engine: Engine) -> None:
-        self._sqlite = engine.dialect.name == "sqlite"
-        build = _sqlite_insert if self._sqlite else _postgresql_insert
+        self._insert = _insert_sqlite if engine.dialect.name == "sqlite" else _insert_postgresql
+        build = _sqlite_statements if engine.dialect.name == "sqlite" else _postgresql_statement
         self._requests = build(requests, COLUMNS, engine.dialect)
         self._transitions = build(transitions, TRANSITION_COLUMNS, engine.dialect)
 
@@ -36,12 +42,23 @@ class Inserts:
         """Add rows of `transition_row`, in their order. A row that is there already is left alone."""
         self._insert(connection, self._transitions, TRANSITION_COLUMNS, rows)
 
-    def _insert(self, connection: Connection, sql: str, names: tuple[str, ...], rows: Sequence[Row]) -> None:
-        if self._sqlite:
-            connection.exec_driver_sql(sql, list(rows))
-        else:
-            objects = [dict(zip(names, row, strict=True)) for row in rows]
-            connection.exec_driver_sql(sql, {"rows": json.encode(objects).decode()})
+
+def _insert_sqlite(
+    connection: Connection, statements: dict[int, str], _names: tuple[str, ...], rows: Sequence[Row]
+) -> None:
+    done = 0
+    for size, statement in statements.items():
+        while len(rows) - done >= size:
+            values = tuple(chain.from_iterable(rows[done : done + size]))
+            connection.exec_driver_sql(statement, values)
+            done += size
+
+
+def _insert_postgresql(
+    connection: Connection, statements: dict[int, str], names: tuple[str, ...], rows: Sequence[Row]
+) -> None:
+    objects = [dict(zip(names, row, strict=True)) for row in rows]
+    connection.exec_driver_sql(statements[0], {"rows": json.encode(objects).decode()})
 
 
 def refused_as_data(error: Exception) -> bool:
@@ -56,11 +73,12 @@ def refused_as_data(error: Exception) -> bool:
     return isinstance(error.orig, _SQLITE_DATA) or type(error.orig).__name__ == "DataError"
 
 
-def _sqlite_insert(table: Table, names: tuple[str, ...], _dialect: Dialect) -> str:
-    return _statement(table, names, f"VALUES ({', '.join('?' * len(names))})")
+def _sqlite_statements(table: Table, names: tuple[str, ...], _dialect: Dialect) -> dict[int, str]:
+    row = f"({', '.join('?' * len(names))})"
+    return {size: _statement(table, names, "VALUES " + ", ".join([row] * size)) for size in _SIZES}
 
 
-def _postgresql_insert(table: Table, names: tuple[str, ...], dialect: Dialect) -> str:
+def _postgresql_statement(table: Table, names: tuple[str, ...], dialect: Dialect) -> dict[int, str]:
     types, values = [], []
     for name in names:
         kind, value = table.c[name].type.compile(dialect), name
@@ -73,7 +91,7 @@ def _postgresql_insert(table: Table, names: tuple[str, ...], dialect: Dialect) -
         types.append(f"{name} {kind}")
         values.append(value)
     batch = f"json_to_recordset(%(rows)s::json) AS x ({', '.join(types)})"
-    return _statement(table, names, " ".join(["SELECT", ", ".join(values), "FROM", batch]))
+    return {0: _statement(table, names, " ".join(["SELECT", ", ".join(values), "FROM", batch]))}
 
 
 def _statement(table: Table, names: tuple[str, ...], source: str) -> str:

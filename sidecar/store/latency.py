@@ -27,23 +27,34 @@ def latency_series(connection: Connection, split: Split, where: Conditions) -> d
 
 
 def _whole(connection: Connection, where: Conditions) -> dict[str, Any]:
-    """One answer for the window: the rows are read once, and sorted no further than the ranks asked for."""
-    columns = [r[column] for _, column, _ in _QUANTILES]
-    rows = select(_side, *columns).where(*where).cte("ok_rows").prefix_with("MATERIALIZED")
-    chosen = [
-        figure.label(f"{name} {side}")
+    """One answer for the window: the rows are read twice, and sorted no further than the ranks asked for."""
+    sizes = _sizes(connection, where)
+    rows = select(_side, *(r[column] for _, column, _ in _QUANTILES)).where(*where).cte("ok_rows")
+    rows = rows.prefix_with("MATERIALIZED")
+    chosen = {
+        (side, name): _at_rank(rows, side, column, q, sizes[side, column])
         for side in _SIDES
-        for name, figure in [
-            ("requests", _size(rows, side, "latency_ms")),
-            *((name, _at_rank(rows, side, column, q)) for name, column, q in _FIGURES),
-        ]
-    ]
-    row = connection.execute(select(*chosen)).mappings().one()
+        for name, column, q in _FIGURES
+        if sizes[side, column]
+    }
+    found: dict[tuple[int, str], float] = {}
+    if chosen:
+        found = dict(zip(chosen, connection.execute(select(*chosen.values())).one(), strict=True))
     sides = {
-        label: {name: row[f"{name} {side}"] for name in ("requests", *figures.LATENCY_FIGURES)}
+        label: figures.latency_side(
+            sizes[side, "latency_ms"], {name: found.get((side, name)) for name in figures.LATENCY_FIGURES}
+        )
         for side, label in _SIDES.items()
     }
     return {"at": None, "group": None, **sides}
+
+
+def _sizes(connection: Connection, where: Conditions) -> dict[tuple[int, str], int]:
+    """How many values each side has of each column."""
+    columns = [column for _, column, _ in _QUANTILES]
+    counts = {(side, column): func.count(r[column]).filter(_side == side) for side in _SIDES for column in columns}
+    row = connection.execute(select(*counts.values()).where(*where)).one()
+    return dict(zip(counts, row, strict=True))
 
 
 def _split(connection: Connection, split: Split, where: Conditions) -> list[dict[str, Any]]:
@@ -60,18 +71,14 @@ def _split(connection: Connection, split: Split, where: Conditions) -> list[dict
     return [{**dict.fromkeys(_SIDES.values(), figures.latency_side()), **point} for point in found.values()]
 
 
-def _size(rows: CTE, side: int, column: str) -> ScalarSelect[int]:
-    return select(func.count(rows.c[column])).where(rows.c.side == side).scalar_subquery()
-
-
-def _at_rank(rows: CTE, side: int, column: str, q: int) -> ScalarSelect[Any]:
-    value, size = rows.c[column], _size(rows, side, column)
+def _at_rank(rows: CTE, side: int, column: str, q: int, size: int) -> ScalarSelect[Any]:
+    value = rows.c[column]
+    below = -(-size * q // 100) - 1
+    above = size - 1 - below
     chosen = select(value).where(rows.c.side == side, value.is_not(None)).limit(1)
-    if q > 50:
-        # From the top the way is shorter. n - ceil(q n) values lie above.
-        return chosen.order_by(value.desc()).offset(size - (size * q + 99) // 100).scalar_subquery()
-    # ceil(q n) - 1 values lie below; written so that it is 0 where there is no value at all.
-    return chosen.order_by(value).offset((size * q - 1) // 100).scalar_subquery()
+    if above < below:
+        return chosen.order_by(value.desc()).offset(above).scalar_subquery()
+    return chosen.order_by(value).offset(below).scalar_subquery()
 
 
 def _ranked(

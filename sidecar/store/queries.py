@@ -13,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from . import summary
 from .cursor import read_cursor, write_cursor
-from .engine import reading_engine
+from .engine import READ_TIMEOUT_S, reading_engine
 from .expressions import Filters, r, window
 from .latency import latency_series
 from .rows import clean
@@ -121,4 +121,8 @@ class Reader:
                 yield connection
         except SQLAlchemyError as error:
             words = " ".join(str(getattr(error, "orig", None) or error).split())
+            if "interrupted" in words or "statement timeout" in words:
+                raise DatabaseUnavailable(
+                    f"the database took longer than {READ_TIMEOUT_S} s: ask for a shorter window"
+                ) from error
             raise DatabaseUnavailable(f"the database gave no answer: {words[:300]}") from error

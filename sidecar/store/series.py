@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, Select, cast, func, select
+from sqlalchemy import BigInteger, ColumnElement, Connection, Select, case, cast, func, select
 
 from . import figures
 from .expressions import (
@@ -23,6 +23,10 @@ Conditions = list[ColumnElement[bool]]
 
 #: Positions beyond this are left out of truncation answers.
 MAX_POSITIONS = 64
+
+
+#: Of the rows that count in p, those that count in truncation figures.
+listed: Conditions = [r.rejected_at.is_not(None), r.reached.is_not(None)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,31 +90,41 @@ def acceptance_series(connection: Connection, split: Split, where: Conditions) -
 
 
 def truncation_series(connection: Connection, split: Split, where: Conditions) -> dict[str, Any]:
-    where = [*where, counted, r.rejected_at.is_not(None), r.reached.is_not(None)]
-    drafted = func.coalesce(r.num_speculative_tokens, list_length(connection, r.reached))
-    positions = min(connection.scalar(select(func.max(drafted)).where(*where)) or 0, MAX_POSITIONS)
+    where = [*where, counted, *listed]
+    number = connection.scalar(select(positions(connection)).where(*where)) or 0
     elements: list[ColumnElement[Any]] = [
-        _sum_at(column, i) for column in (r.rejected_at, r.reached) for i in range(positions)
+        sum_at(connection, column, i) for column in (r.rejected_at, r.reached) for i in range(number)
     ]
     sums: list[ColumnElement[Any]] = [func.sum(r.verify_steps).label("verify_steps"), *elements]
     points = []
     for row in connection.execute(_grouped(split, connection, where, sums)):
-        counts = [None if value is None else int(value) for value in row[len(row) - 2 * positions :]]
-        point = figures.truncation(row.verify_steps, counts[:positions], counts[positions:])
+        counts = [None if value is None else int(value) for value in row[len(row) - 2 * number :]]
+        point = figures.truncation(row.verify_steps, counts[:number], counts[number:])
         points.append(split.point(row) | point)
-    total = figures.truncation_total(points, positions)
+    total = figures.truncation_total(points, number)
     return {
         **split.series(points),
-        "positions": positions,
+        "positions": number,
         "total": total,
         "first_position_share": figures.first_position_share(total),
     }
 
 
-def list_length(connection: Connection, column: ColumnElement[Any]) -> ColumnElement[int]:
+def positions(connection: Connection) -> Any:
+    """The aggregate that counts the positions of `listed` rows, MAX_POSITIONS at most."""
+    postgresql = connection.dialect.name == "postgresql"
+    length = func.jsonb_array_length(r.reached) if postgresql else func.json_array_length(r.reached)
+    # Lists have k elements: there is no need to take them apart where k is known.
+    known = func.coalesce(r.num_speculative_tokens, length)
+    return func.max(case((known > MAX_POSITIONS, MAX_POSITIONS), else_=known))
+
+
+def sum_at(connection: Connection, column: Any, index: int) -> ColumnElement[Any]:
+    """The sum of the elements of JSON lists at an index; null where no list has one."""
     if connection.dialect.name == "postgresql":
-        return func.jsonb_array_length(column)
-    return func.json_array_length(column)
+        return func.sum(cast(column[index].as_string(), BigInteger))
+    # Written out: SQLAlchemy would cast to text and back, which takes as long as all the rest.
+    return func.sum(func.json_extract(column, f"$[{index}]"))
 
 
 def _grouped(
@@ -119,7 +133,3 @@ def _grouped(
     keys = split.keys(connection, where)
     # By name: PostgreSQL would take the two copies of a CASE with parameters for different expressions.
     return select(*keys, *sums).where(*where).group_by(*(key.name for key in keys))
-
-
-def _sum_at(column: Any, index: int) -> ColumnElement[Any]:
-    return func.sum(cast(column[index].as_string(), BigInteger))

@@ -1,13 +1,16 @@
 """The figures of one window on one page."""
 
+from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Integer, and_, case, func, literal, select
+from sqlalchemy import ColumnElement, Connection, and_, func, not_, select
+
+from sidecar.record import Outcome
 
 from . import figures
-from .expressions import Filters, counted, epoch, r, speculating, utc, window
+from .expressions import Filters, counted, epoch_minute, r, speculating, utc, window
 from .latency import latency_series
-from .series import Conditions, Split, truncation_series
+from .series import Conditions, Split, listed, positions, sum_at
 
 #: The promise that the SLO ratios are about.
 SLO_MS = 800
@@ -17,23 +20,35 @@ _MAX_REASONS = 20
 
 def summary(connection: Connection, window_s: int, now: float) -> dict[str, Any]:
     where = window(window_s, now, Filters())
-    split = Split(window_s)
-    (latency,) = latency_series(connection, split, where)["points"]
-    truncated = truncation_series(connection, split, where)
-    total = truncated["total"]
+    sums = _sums(connection, where)
+    missing: dict[str, int] = {}
+    if sums["served"] > sums["covered"]:
+        missing = _missing(connection, where)
+    (latency,) = latency_series(connection, Split(window_s), where)["points"]
     return {
         "last_100": last_100(connection, now),
-        "truncation": {
-            "truncation_rate": figures.ratio(total["truncated_steps"], total["verify_steps"]),
-            "first_position_share": truncated["first_position_share"],
-        },
+        "acceptance": figures.acceptance(
+            sums["counted"], sums["verify_steps"], sums["draft_tokens"], sums["accepted_tokens"]
+        ),
+        "truncation": _truncation(connection, where, sums["positions"]),
         "latency": {
             "speculative": latency["speculative"],
             "autoregressive": latency["autoregressive"],
             **figures.latency_ratio(latency["speculative"], latency["autoregressive"]),
         },
-        **_sums(connection, window_s, where),
-        "slo": _slo(connection, window_s, now),
+        "slo": {
+            "latency_under_800ms_ratio": figures.ratio(sums["fast"], sums["timed"]),
+            "p95_latency_under_800ms_ratio": _minutes_within_slo(connection, window_s, now),
+        },
+        "traffic": {
+            "requests": sums["requests"],
+            "ok": sums["ok"],
+            "outcomes": {outcome.value: sums[outcome] for outcome in Outcome if sums[outcome]},
+            "requests_per_s": sums["requests"] / window_s,
+            "completion_tokens_per_s": sums["tokens"] / window_s,
+            "streaming": sums["streaming"],
+        },
+        "coverage": {"requests": figures.ratio(sums["covered"], sums["served"]), "missing": missing},
         "versions": versions(connection),
     }
 
@@ -66,98 +81,90 @@ def versions(connection: Connection) -> dict[str, Any]:
     return dict(zip((column.name for column in columns), row or [None] * 4, strict=True))
 
 
-def _sums(connection: Connection, window_s: int, where: Conditions) -> dict[str, Any]:
-    """Acceptance, traffic and coverage, from one pass over the rows."""
-    served = and_(r.outcome == "ok", speculating)
-    trusted = r.acceptance_quality == "ok"
-    rows = connection.execute(
-        select(
-            r.outcome,
-            func.count().label("requests"),
-            _count(r.stream).label("streaming"),
-            func.coalesce(func.sum(r.completion_tokens), 0).label("tokens"),
-            _count(served).label("served"),
-            _count(and_(served, trusted)).label("covered"),
-            _count(counted).label("counted"),
-            *(_sum_if(counted, r[name]).label(name) for name in ("verify_steps", "draft_tokens", "accepted_tokens")),
-        )
-        .where(*where)
-        .group_by(r.outcome)
-    ).all()
+_ok = r.outcome == "ok"
+_served = and_(_ok, speculating)
+_trusted = r.acceptance_quality == "ok"
 
-    def total(name: str) -> int:
-        return int(sum(getattr(row, name) or 0 for row in rows))
 
-    outcomes = {row.outcome: row.requests for row in rows}
-    return {
-        "acceptance": figures.acceptance(
-            total("counted"), total("verify_steps"), total("draft_tokens"), total("accepted_tokens")
-        ),
-        "traffic": {
-            "requests": total("requests"),
-            "ok": outcomes.get("ok", 0),
-            "outcomes": outcomes,
-            "requests_per_s": total("requests") / window_s,
-            "completion_tokens_per_s": total("tokens") / window_s,
-            "streaming": total("streaming"),
-        },
-        "coverage": {
-            "requests": figures.ratio(total("covered"), total("served")),
-            "missing": _missing(connection, [*where, served, r.acceptance_quality != "ok"]),
-        },
+def _sums(connection: Connection, where: Conditions) -> dict[str, int]:
+    """All that two passes over the rows give; without a GROUP BY, for which SQLite would sort them."""
+    timed = and_(_ok, r.latency_ms.is_not(None))
+    conditions = {
+        **{outcome.value: r.outcome == outcome.value for outcome in Outcome},
+        "streaming": r.stream,
+        "served": _served,
+        "covered": and_(_served, _trusted),
+        "timed": timed,
+        "fast": and_(timed, r.latency_ms <= SLO_MS),
     }
+    traffic = select(
+        *(_count(condition).label(name) for name, condition in conditions.items()),
+        func.count().label("requests"),
+        func.sum(r.completion_tokens).label("tokens"),
+    )
+    acceptance = select(
+        func.count().label("counted"),
+        *(func.sum(r[name]).label(name) for name in ("verify_steps", "draft_tokens", "accepted_tokens")),
+        positions(connection).filter(*listed).label("positions"),
+    )
+    rows = (
+        connection.execute(traffic.where(*where)).mappings().one(),
+        connection.execute(acceptance.where(*where, counted)).mappings().one(),
+    )
+    return {name: int(value or 0) for row in rows for name, value in row.items()}
 
 
 def _missing(connection: Connection, where: Conditions) -> dict[str, int]:
-    reason = func.coalesce(r.acceptance_reason, r.acceptance_quality)
+    reason = func.coalesce(r.acceptance_reason, r.acceptance_quality).label("why")
     rows = connection.execute(
-        select(reason.label("why"), func.count())
-        .where(*where)
+        select(reason, func.count().label("requests"))
+        .where(*where, _served, not_(_trusted))
         .group_by("why")
         .order_by(func.count().desc())
         .limit(_MAX_REASONS)
     )
-    return dict(rows.tuples().all())
+    return {row.why: row.requests for row in rows}
 
 
-def _slo(connection: Connection, window_s: int, now: float) -> dict[str, Any]:
-    """The share of ok requests within SLO_MS, and the share of minutes whose p95 is.
-
-    A minute with traffic is held to the p95 of itself and the four minutes before it. By nearest rank, p95 is
-    within the limit exactly when at least 95 % of the requests are.
-    """
-    since = int(now - window_s)
-    first = since - since % 60 - 60 * (_SLO_TRAILING_MINUTES - 1)
-    inside = r.started_at >= utc(now - window_s)
-    fast = r.latency_ms <= SLO_MS
-    rows = connection.execute(
-        select(
-            (epoch(r.started_at) // literal(60, Integer)).label("minute"),
-            func.count(),
-            _count(fast),
-            _count(inside),
-            _count(and_(inside, fast)),
-        )
-        .where(r.started_at >= utc(first), r.started_at < utc(now), r.outcome == "ok", r.latency_ms.is_not(None))
-        .group_by("minute")
-    ).all()
-    counts = {int(at): (int(n), int(quick)) for at, n, quick, _, _ in rows}
-    kept = 0
-    minutes = [int(at) for at, _, _, n, _ in rows if n]
-    for at in minutes:
-        trailing = [counts.get(at - back, (0, 0)) for back in range(_SLO_TRAILING_MINUTES)]
-        kept += 100 * sum(quick for _, quick in trailing) >= 95 * sum(n for n, _ in trailing)
+def _truncation(connection: Connection, where: Conditions, number: int) -> dict[str, Any]:
+    cuts = [sum_at(connection, r.rejected_at, i) for i in range(number)]
+    row = connection.execute(select(func.sum(r.verify_steps), *cuts).where(*where, counted, *listed)).one()
+    # PostgreSQL adds up in decimals.
+    steps, *found = (int(value or 0) for value in row)
     return {
-        "latency_under_800ms_ratio": figures.ratio(
-            sum(int(quick) for *_, quick in rows), sum(int(n) for _, _, _, n, _ in rows)
-        ),
-        "p95_latency_under_800ms_ratio": figures.ratio(kept, len(minutes)),
+        "truncation_rate": figures.ratio(sum(found), steps),
+        "first_position_share": figures.ratio(found[0], sum(found)) if found else None,
     }
 
 
+def _minutes_within_slo(connection: Connection, window_s: int, now: float) -> float | None:
+    """The share of minutes with traffic whose p95 is within SLO_MS.
+
+    A minute is held to the p95 of itself and the four minutes before it. By nearest rank, p95 is within the
+    limit exactly when at least 95 % of the requests are.
+    """
+    since = utc(now - window_s)
+    first = since.replace(second=0, microsecond=0)
+    minute = epoch_minute(r.started_at).label("minute")
+    timed = [r.started_at < utc(now), _ok, r.latency_ms.is_not(None)]
+    rows = connection.execute(
+        select(minute, func.count(), _count(r.latency_ms <= SLO_MS))
+        .where(r.started_at >= first - timedelta(minutes=_SLO_TRAILING_MINUTES - 1), *timed)
+        .group_by("minute")
+    )
+    counts = {int(at): (int(n), int(fast)) for at, n, fast in rows}
+    start = int(first.timestamp()) // 60
+    minutes = [at for at in counts if at > start]
+    # Of the first minute, only a part may lie in the window.
+    inside = [r.started_at >= since, r.started_at < first + timedelta(minutes=1), *timed]
+    if connection.execute(select(r.id).where(*inside).limit(1)).first() is not None:
+        minutes.append(start)
+    kept = 0
+    for at in minutes:
+        trailing = [counts.get(at - back, (0, 0)) for back in range(_SLO_TRAILING_MINUTES)]
+        kept += 100 * sum(fast for _, fast in trailing) >= 95 * sum(n for n, _ in trailing)
+    return figures.ratio(kept, len(minutes))
+
+
 def _count(condition: ColumnElement[bool]) -> ColumnElement[int]:
-    return func.coalesce(func.sum(case((condition, 1), else_=0)), 0)
-
-
-def _sum_if(condition: ColumnElement[bool], column: ColumnElement[int]) -> ColumnElement[Any]:
-    return func.sum(case((condition, column)))
+    return func.count().filter(condition)

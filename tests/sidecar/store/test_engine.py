@@ -49,7 +49,7 @@ def test_postgresql_goes_through_psycopg(scheme: str) -> None:
 def test_folders_that_cannot_hold_a_database(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path / "file" / "a.db", tmp_path):
-        with pytest.raises(DatabaseUrlError, match="^database_url: "):
+        with pytest.raises(DatabaseUrlError, match=r"^database_url: "):
             check_url(f"sqlite:///{path}")
     check_url(f"sqlite:///{tmp_path}/new/folder/a.db")
     assert (tmp_path / "new" / "folder").is_dir()

@@ -1,0 +1,340 @@
+"""The admin port over ASGI, on a real SQLite file that a real writer filled."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from support.records import NOW, figures, record
+
+from sidecar.api import models
+from sidecar.api.app import create_app
+from sidecar.api.deps import ApiDeps
+from sidecar.api.params import parse_duration
+from sidecar.record import Arm, Outcome
+from sidecar.store.queries import Reader
+from sidecar.store.rows import Transition
+from sidecar.store.writer import Writer
+
+TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Switch:
+    """A fallback that obeys."""
+
+    def __init__(self, *, can_fall_back: bool = True) -> None:
+        self.orders: list[tuple[str, str]] = []
+        self.threads: set[int] = set()
+        self._state = models.FallbackState(
+            mode="auto",
+            state="speculative",
+            since=datetime.fromtimestamp(NOW - 500, UTC),
+            reason="started",
+            can_fall_back=can_fall_back,
+        )
+
+    def state(self) -> models.FallbackState:
+        self.threads.add(threading.get_ident())
+        return self._state
+
+    def set_mode(self, mode: models.Mode, reason: str) -> None:
+        self.threads.add(threading.get_ident())
+        self.orders.append((mode, reason))
+        state: models.State = "autoregressive" if mode == "autoregressive" else "speculative"
+        self._state = self._state.model_copy(update={"mode": mode, "state": state, "reason": reason})
+
+
+@pytest.fixture
+def deps(tmp_path: Path) -> ApiDeps:
+    url = f"sqlite:///{tmp_path}/specwatch.db"
+    writer = Writer(url)
+    for i in range(120):
+        arm = Arm.BASELINE if i % 2 else Arm.SPECULATIVE
+        writer.put(
+            record(
+                request_id=f"r/{i}",
+                started_at=NOW - 10 * i,
+                arm=arm,
+                scenario=("chat", "code")[i % 4 // 2],
+                latency_ms=1000.0 if i % 2 else 500.0,
+                outcome=Outcome.TIMEOUT if i == 119 else Outcome.OK,
+                acceptance=figures((4, 3, 2, 1)),
+            )
+        )
+    writer.put_transition(Transition(NOW - 400, "test", "auto", "speculative", "autoregressive", "p 0.50"))
+    writer.put_transition(Transition(NOW - 300, "test", "auto", "autoregressive", "speculative", "p 0.80"))
+    writer.start()
+    writer.close(10)
+    return ApiDeps(
+        instance="test",
+        version="1.2.3",
+        reader=Reader(url),
+        fallback=Switch(),
+        database_ok=lambda: True,
+        records_dropped=lambda: 7,
+        render_metrics=lambda: (b"specwatch_x 1\n", TYPE),
+        now=lambda: NOW + 1,
+    )
+
+
+@asynccontextmanager
+async def client(deps: ApiDeps, **headers: str | bytes) -> AsyncIterator[httpx.AsyncClient]:
+    sent = [(name.encode(), value if isinstance(value, bytes) else value.encode()) for name, value in headers.items()]
+    transport = httpx.ASGITransport(create_app(deps), raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://admin", headers=sent) as found:
+        yield found
+
+
+def run(deps: ApiDeps, work: Callable[[httpx.AsyncClient], Awaitable[None]], **headers: str | bytes) -> None:
+    async def main() -> None:
+        async with client(deps, **headers) as http:
+            await work(http)
+
+    asyncio.run(main())
+
+
+def get(deps: ApiDeps, path: str) -> httpx.Response:
+    async def main() -> httpx.Response:
+        async with client(deps) as http:
+            return await http.get(path)
+
+    return asyncio.run(main())
+
+
+def is_error(answer: httpx.Response, status: int, *, code: str, param: str | None = None) -> str:
+    """Checks the shape of an error; returns its message."""
+    assert answer.status_code == status, answer.text
+    body: dict[str, Any] = answer.json()
+    assert set(body) == {"error"}
+    assert set(body["error"]) == {"message", "type", "param", "code"}
+    assert (body["error"]["code"], body["error"]["param"]) == (code, param)
+    message: str = body["error"]["message"]
+    assert message
+    assert "\n" not in message
+    return message
+
+
+def test_summary(deps: ApiDeps) -> None:
+    answer = get(deps, "/api/v1/summary?window=1h")
+    assert answer.headers["content-type"] == "application/json"
+    found = models.Summary.model_validate_json(answer.content)
+    assert (found.window_s, found.instance, found.database, found.records_dropped) == (3600, "test", "ok", 7)
+    assert found.generated_at == datetime.fromtimestamp(NOW + 1, UTC)
+    assert found.versions.specwatch == "1.2.3"
+    assert found.acceptance.p == 10 / 30
+    assert found.acceptance.requests == 119
+    assert found.last_100.requests == 100
+    assert found.latency.ratio == 0.5
+    assert found.traffic.outcomes == {"ok": 119, "timeout": 1}
+    assert found.slo.latency_under_800ms_ratio == 60 / 119
+    assert found.fallback.mode == "auto"
+
+
+@pytest.mark.parametrize(
+    ("path", "model"),
+    [
+        ("acceptance", models.AcceptanceSeries),
+        ("truncation", models.TruncationSeries),
+        ("latency", models.LatencySeries),
+    ],
+)
+def test_series(
+    deps: ApiDeps, path: str, model: type[models.AcceptanceSeries | models.TruncationSeries | models.LatencySeries]
+) -> None:
+    found = model.model_validate_json(get(deps, f"/api/v1/{path}?window=30m").content)
+    assert (found.window_s, found.step_s, found.by, len(found.points)) == (1800, None, None, 1)
+    split = "window=30m&step=10m&by=scenario&upstream=speculative&arm=speculative&outcome=ok"
+    found = model.model_validate_json(get(deps, f"/api/v1/{path}?{split}").content)
+    assert (found.step_s, found.by) == (600, "scenario")
+    assert {point.group for point in found.points} == {"chat", "code"}
+    assert len({point.at for point in found.points}) == 3
+
+
+def test_pages_walk_all_rows(deps: ApiDeps) -> None:
+    async def work(http: httpx.AsyncClient) -> None:
+        seen: list[str] = []
+        cursor: dict[str, str] = {}
+        while True:
+            answer = await http.get("/api/v1/requests", params={"limit": 50, **cursor})
+            page = models.RequestPage.model_validate_json(answer.content)
+            seen += [row.request_id for row in page.requests]
+            if page.next_cursor is None:
+                break
+            cursor = {"cursor": page.next_cursor}
+        assert seen == [f"r/{i}" for i in range(120)]
+
+    run(deps, work)
+
+
+def test_rows_by_filter_and_id(deps: ApiDeps) -> None:
+    since, until = NOW - 100, datetime.fromtimestamp(NOW - 50, UTC).isoformat()
+    rows = get(deps, f"/api/v1/requests?since={since}&until={until}&arm=baseline").json()["requests"]
+    assert [row["request_id"] for row in rows] == ["r/7", "r/9"]
+    row = models.RequestRow.model_validate_json(get(deps, "/api/v1/requests/r%2F3").content)
+    assert row.request_id == "r/3"
+    assert row.started_at == datetime.fromtimestamp(NOW - 30, UTC)
+    assert "'r/500'" in is_error(get(deps, "/api/v1/requests/r%2F500"), 404, code="not_found", param="request_id")
+
+
+@pytest.mark.parametrize(
+    ("path", "param", "words"),
+    [
+        ("summary?window=1", "window", "write 30s, 15m, 1h or 7d"),
+        ("summary?window=1.5h", "window", "'1.5h' is not a duration"),
+        ("summary?window=0h", "window", "not a duration"),
+        ("summary?window=9999999d", "window", "not a duration"),
+        ("summary?window=", "window", "not a duration"),
+        ("summary?windw=1h", "windw", "no such parameter"),
+        ("acceptance?by=user", "by", "scenario"),
+        ("truncation?step=soon", "step", "'soon' is not a duration"),
+        ("latency?window=7d&step=1s", "step", "take a step of at least 404 s"),
+        ("latency?arm=fast", "arm", "speculative"),
+        ("requests?limit=0", "limit", "greater"),
+        ("requests?limit=501", "limit", "less"),
+        ("requests?cursor=abc", "cursor", "next_cursor"),
+        ("requests?since=yesterday", "since", "is not a time"),
+        ("requests?until=0001-01-01", "until", "out of range"),
+        ("requests?window=1h", "window", "no such parameter"),
+    ],
+)
+def test_parameters_that_cannot_be_served(deps: ApiDeps, path: str, param: str, words: str) -> None:
+    message = is_error(get(deps, f"/api/v1/{path}"), 422, code="invalid_parameter", param=param)
+    assert message.startswith(f"{param}: ")
+    assert words in message
+
+
+def test_durations() -> None:
+    found = [parse_duration(text) for text in ("30s", "15m", "1h", "7d")]
+    assert found == [30, 900, 3600, 604_800]
+
+
+def test_paths_and_methods_that_do_not_exist(deps: ApiDeps) -> None:
+    async def work(http: httpx.AsyncClient) -> None:
+        for path in ("/", "/docs", "/redoc", "/api/v1", "/api/v1/nothing"):
+            assert path in is_error(await http.get(path), 404, code="not_found")
+        answer = await http.post("/api/v1/summary")
+        assert "POST" in is_error(answer, 405, code="method_not_allowed")
+        assert answer.headers["allow"] == "GET"
+        assert (await http.get("/openapi.json")).json()["info"]["title"] == "Specwatch"
+        # A page of another origin gets no leave to read.
+        answer = await http.get("/healthz", headers={"origin": "http://evil.example"})
+        assert "access-control-allow-origin" not in answer.headers
+
+    run(deps, work)
+
+
+def test_fallback(deps: ApiDeps) -> None:
+    switch = deps.fallback
+    assert isinstance(switch, Switch)
+
+    async def work(http: httpx.AsyncClient) -> None:
+        found = models.Fallback.model_validate_json((await http.get("/api/v1/fallback")).content)
+        assert (found.mode, found.state) == ("auto", "speculative")
+        assert [change.reason for change in found.history] == ["p 0.80", "p 0.50"]
+        order = {"mode": "autoregressive", "reason": "a trial"}
+        answer = await http.put("/api/v1/fallback", json=order)
+        assert models.Fallback.model_validate_json(answer.content).state == "autoregressive"
+        await http.put("/api/v1/fallback", json={"mode": "auto"})
+        await http.get("/api/v1/summary")
+        # The switch belongs to the event loop.
+        assert switch.threads == {threading.get_ident()}
+
+        for body, param in (
+            ({"mode": "off"}, "mode"),
+            ({}, "mode"),
+            ({"mode": "auto", "why": "x"}, "why"),
+            ([], None),
+        ):
+            is_error(await http.put("/api/v1/fallback", json=body), 422, code="invalid_parameter", param=param)
+        broken = await http.put("/api/v1/fallback", content=b"{", headers={"content-type": "application/json"})
+        assert broken.status_code == 422
+        assert set(broken.json()) == {"error"}
+
+    run(deps, work)
+    assert switch.orders == [("autoregressive", "a trial"), ("auto", "")]
+
+
+def test_nothing_to_fall_back_to(deps: ApiDeps) -> None:
+    switch = Switch(can_fall_back=False)
+
+    async def work(http: httpx.AsyncClient) -> None:
+        answer = await http.put("/api/v1/fallback", json={"mode": "autoregressive"})
+        assert "no autoregressive upstream" in is_error(answer, 409, code="cannot_fall_back", param="mode")
+        assert (await http.put("/api/v1/fallback", json={"mode": "speculative"})).status_code == 200
+
+    run(replace(deps, fallback=switch), work)
+    assert switch.orders == [("speculative", "")]
+
+
+def test_the_token_guards_all_but_the_health_of_the_process(deps: ApiDeps) -> None:
+    guarded = replace(deps, admin_token="s3cret")
+    paths = ("/api/v1/summary", "/api/v1/nothing", "/metrics", "/", "//healthz", "/api/v1/fallback")
+
+    async def without(http: httpx.AsyncClient) -> None:
+        for path in paths:
+            answer = await http.get(path)
+            is_error(answer, 401, code="invalid_api_key")
+            assert answer.headers["www-authenticate"] == "Bearer"
+        is_error(await http.put("/api/v1/fallback", json={"mode": "auto"}), 401, code="invalid_api_key")
+        for path in ("/healthz", "/readyz"):
+            assert (await http.get(path)).status_code == 200
+
+    async def with_it(http: httpx.AsyncClient) -> None:
+        for path in ("/api/v1/summary", "/metrics"):
+            assert (await http.get(path)).status_code == 200
+        assert (await http.put("/api/v1/fallback", json={"mode": "auto"})).status_code == 200
+
+    run(guarded, without)
+    for wrong in ("Bearer", "Bearer ", "Bearer s3cre", "Bearer s3crets", "Basic s3cret", "s3cret", b"Bearer \xff"):
+        run(guarded, without, authorization=wrong)
+    for right in ("Bearer s3cret", "bearer s3cret"):
+        run(guarded, with_it, authorization=right)
+    with pytest.raises(ValueError, match="empty"):
+        run(replace(deps, admin_token=""), without)
+
+
+def test_health_and_metrics(deps: ApiDeps) -> None:
+    assert get(deps, "/healthz").json() == {"status": "ok"}
+    ready = {"status": "ready", "database": "ok", "failed_tasks": []}
+    assert get(deps, "/readyz").json() == ready
+    answer = get(replace(deps, database_ok=lambda: False, failed_tasks=lambda: ["facts"]), "/readyz")
+    assert (answer.status_code, answer.json()) == (
+        200,
+        {"status": "ready", "database": "unavailable", "failed_tasks": ["facts"]},
+    )
+    answer = get(replace(deps, relay_alive=lambda: False), "/readyz")
+    assert (answer.status_code, answer.json()["status"]) == (503, "not_ready")
+    answer = get(deps, "/metrics")
+    assert (answer.content, answer.headers["content-type"]) == (b"specwatch_x 1\n", TYPE)
+
+
+def test_without_a_database(deps: ApiDeps, tmp_path: Path) -> None:
+    away = replace(deps, reader=Reader(f"sqlite:///{tmp_path}/gone/a.db"), database_ok=lambda: False)
+
+    async def work(http: httpx.AsyncClient) -> None:
+        for path in ("summary", "acceptance", "truncation", "latency", "requests", "requests/x"):
+            answer = await http.get(f"/api/v1/{path}")
+            is_error(answer, 503, code="database_unavailable")
+            assert answer.json()["error"]["type"] == "specwatch_database_unavailable"
+        for path in ("/healthz", "/readyz", "/metrics"):
+            assert (await http.get(path)).status_code == 200
+        answer = await http.put("/api/v1/fallback", json={"mode": "autoregressive"})
+        assert (answer.status_code, answer.json()["state"], answer.json()["history"]) == (200, "autoregressive", [])
+
+    run(away, work)
+
+
+def test_a_fault_of_our_own(deps: ApiDeps, caplog: pytest.LogCaptureFixture) -> None:
+    def broken() -> tuple[bytes, str]:
+        raise RuntimeError("secret detail")
+
+    with caplog.at_level(logging.CRITICAL):
+        answer = get(replace(deps, render_metrics=broken), "/metrics")
+    assert "secret detail" not in is_error(answer, 500, code="internal_error")
