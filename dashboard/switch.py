@@ -8,7 +8,7 @@ from dashboard.frames import plain, transitions
 from dashboard.parts import client
 
 CAPTIONS: dict[str, str] = {
-    "auto": "New requests are served with speculative decoding, but for the baseline share that latencies are compared with.",
+    "auto": "New requests are served with speculative decoding, but for the share that latencies are compared with.",
     "speculative": "Every new request is served with speculative decoding, whatever the figures say.",
     "autoregressive": "Every new request is served by plain decoding, whatever the figures say.",
 }
