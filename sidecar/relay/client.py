@@ -1,21 +1,37 @@
 """One client connection: requests one after the other, in the order they came."""
 
 import asyncio
+import re
+import socket
+import struct
 from typing import TYPE_CHECKING, cast
 
 from .errors import error_reply
 from .exchange import Exchange
 from .http1 import MAX_HEAD, ProtocolError, parse_request
+from .upstream import UPSTREAM, keep_alive
 
 if TYPE_CHECKING:
     from .server import Relay
+
+#: How long a client that is still sending is listened to after its last reply, s. Closing on unread bytes
+#: resets the connection, and the reply may be lost with it.
+LINGER_S = 2.0
 
 #: Bytes of later, pipelined requests held before the client's socket is left unread.
 MAX_PIPELINED = 65_536
 
 
+#: struct linger {on, 0 s}: closing resets the connection.
+_NO_LINGER = struct.pack("ii", 1, 0)
+_BARE_LF = re.compile(rb"(?<!\r)\n")
+
+#: Why a client is left unread, beside UPSTREAM.
+PIPELINED = "its later requests wait"
+
+
 class ClientConnection(asyncio.Protocol):
-    __slots__ = ("_buffer", "_later", "_paused", "_writable", "exchange", "relay", "transport", "tunnel")
+    __slots__ = ("_buffer", "_later", "_leaving", "_pauses", "_writable", "exchange", "relay", "transport", "tunnel")
 
     transport: asyncio.Transport
 
@@ -26,11 +42,18 @@ class ClientConnection(asyncio.Protocol):
         self.tunnel: asyncio.Transport | None = None
         self._buffer = b""
         self._later = b""
-        self._paused = False
+        self._pauses: set[str] = set()
         self._writable = True
+        #: The last reply is written; what still comes is not read.
+        self._leaving = False
+
+    @property
+    def busy(self) -> bool:
+        return self.exchange is not None or self.tunnel is not None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        keep_alive(self.transport)
         self.relay.connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -44,19 +67,37 @@ class ClientConnection(asyncio.Protocol):
         # A half-closed client cannot be told from one that left; as nginx does, it counts as gone.
         return None
 
+    def pause_reading(self, why: str) -> None:
+        """Leave the client unread until every reason given is taken back."""
+        if not self._pauses:
+            self.transport.pause_reading()
+        self._pauses.add(why)
+
+    def resume_reading(self, why: str) -> None:
+        if why in self._pauses:
+            self._pauses.discard(why)
+            if not self._pauses:
+                self.transport.resume_reading()
+
     def pause_writing(self) -> None:
         self._writable = False
+        if self.tunnel is not None:
+            self.tunnel.pause_reading()
         if self.exchange is not None:
             self.exchange.pause_upstream()
 
     def resume_writing(self) -> None:
         self._writable = True
+        if self.tunnel is not None:
+            self.tunnel.resume_reading()
         if self.exchange is not None:
             self.exchange.resume_upstream()
         elif self._later:
             self._resume()
 
     def data_received(self, data: bytes) -> None:
+        if self._leaving:
+            return
         if self.tunnel is not None:
             self.tunnel.write(data)
             return
@@ -73,7 +114,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _consume(self, data: bytes) -> None:
         at = 0
-        while at < len(data) and not self.transport.is_closing():
+        while at < len(data) and not self._leaving and not self.transport.is_closing():
             exchange = self.exchange
             if exchange is None:
                 at = self._head(data, at)
@@ -87,9 +128,8 @@ class ClientConnection(asyncio.Protocol):
 
     def _hold(self, data: bytes) -> None:
         self._later += data
-        if len(self._later) > MAX_PIPELINED and not self._paused:
-            self._paused = True
-            self.transport.pause_reading()
+        if len(self._later) > MAX_PIPELINED:
+            self.pause_reading(PIPELINED)
 
     def _head(self, data: bytes, at: int) -> int:
         """Reads a request head and starts its exchange. Returns how far `data` was used."""
@@ -104,7 +144,7 @@ class ClientConnection(asyncio.Protocol):
         if end < 0:
             if len(buffer) - skip > MAX_HEAD:
                 raise ProtocolError(f"request head longer than {MAX_HEAD} bytes", 431)
-            if buffer.count(b"\n") != buffer.count(b"\r\n"):
+            if _BARE_LF.search(buffer, max(known - 1, 0)):
                 raise ProtocolError("bare LF in a request head")
             self._buffer = buffer[skip:]
             return len(data)
@@ -127,20 +167,51 @@ class ClientConnection(asyncio.Protocol):
         else:
             self.relay.refused += 1
             self.transport.write(error_reply(status, message, "bad_request"))
-            self.transport.close()
+            self._leave()
 
     def next(self, *, keep_alive: bool) -> None:
         """The exchange is over: go on with the next request, or close."""
-        self.exchange = None
+        exchange, self.exchange = self.exchange, None
         if not keep_alive or self.relay.draining:
-            self.transport.close()
+            if exchange is None or exchange.request_done:
+                self.transport.close()
+            else:
+                self._leave()
             return
-        if self._paused:
-            self._paused = False
-            self.transport.resume_reading()
+        self.resume_reading(UPSTREAM)
+        self.resume_reading(PIPELINED)
         if self._later:
             # Not at once: a client that pipelines thousands must not grow the stack.
             asyncio.get_running_loop().call_soon(self._resume)
+
+    def upgraded(self, tunnel: asyncio.Transport) -> None:
+        """From now on bytes are passed on as they are, those already here first."""
+        self.exchange = None
+        self.tunnel = tunnel
+        if self._later:
+            tunnel.write(self._later)
+            self._later = b""
+        self._pauses.discard(PIPELINED)
+        if not self._pauses:
+            self.transport.resume_reading()
+        if not self._writable:
+            tunnel.pause_reading()
+
+    def cut(self) -> None:
+        """The reply was not complete, and only a reset can say so."""
+        connection = self.transport.get_extra_info("socket")
+        if connection is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+
+    def _leave(self) -> None:
+        if self.transport.is_closing():
+            return
+        self._leaving = True
+        self.transport.write_eof()
+        if self._pauses:
+            self._pauses.clear()
+            self.transport.resume_reading()
+        asyncio.get_running_loop().call_later(LINGER_S, self.transport.close)
 
     def _resume(self) -> None:
         if not self.transport.is_closing():

@@ -18,7 +18,7 @@ from .http1 import (
     ResponseHead,
     parse_response,
 )
-from .upstream import Choice, UpstreamConnection
+from .upstream import UPSTREAM, Choice, UpstreamConnection
 
 if TYPE_CHECKING:
     from .client import ClientConnection
@@ -27,6 +27,9 @@ _log = logging.getLogger(__name__)
 
 #: Request bytes held while a connection to the upstream is being made, before the client is left unread.
 MAX_PENDING = 262_144
+
+#: Chunks of one read that keep their bounds when the reply is put into chunks anew.
+MAX_PARTS = 64
 
 _EXPECT = frozenset((b"expect",))
 # A body that was changed has its own length; and only identity coding lets the added event be found again.
@@ -60,7 +63,9 @@ class Exchange:
         "_original",
         "_over",
         "_partial",
+        "_paused",
         "_pending",
+        "_pending_size",
         "_reply",
         "_reply_body",
         "_request_payload",
@@ -89,6 +94,9 @@ class Exchange:
         self._original: list[bytes] | None = None
         #: Bytes for the upstream while there is no connection yet; None once there is.
         self._pending: list[bytes] | None = []
+        self._pending_size = 0
+        #: The client takes no more, so the upstream is left unread.
+        self._paused = False
         self._candidates: list[Choice] = []
         self._choice: Choice | None = None
         self._connection: UpstreamConnection | None = None
@@ -162,7 +170,7 @@ class Exchange:
             raw = [changed]
         self._begin_upstream(raw, len(changed) if changed is not None else None)
 
-    def _begin_upstream(self, raw: list[bytes], length: int | None) -> None:
+    def _begin_upstream(self, raw: list[bytes], length: int | None, choice: Choice | None = None) -> None:
         head = self._head
         drop = self._client.relay.not_forwarded | (_EXPECT if length is None else _REPLACED)
         lines = [head.start, *head.forwarded(drop)]
@@ -172,7 +180,8 @@ class Exchange:
             lines.append(b"Connection: upgrade")
             lines += [line for name, line in head.lines if name == b"upgrade"]
         self._pending = [b"\r\n".join(lines), b"\r\n\r\n", *raw]
-        self._candidates = self._client.relay.choose()
+        self._pending_size = sum(map(len, self._pending))
+        self._candidates = [choice] if choice is not None else self._client.relay.choose()
         self._next_candidate()
 
     def _next_candidate(self, *, fresh: bool = False) -> None:
@@ -214,30 +223,40 @@ class Exchange:
         connection.used += 1
         pending = self._pending
         self._pending = None
+        self.resume_client()
         if pending:
             connection.transport.write(b"".join(pending))
-        self._client.transport.resume_reading()
+        if self._paused:
+            connection.transport.pause_reading()
+        self._touch()
+        if self._timer is not None:
+            self._timer.cancel()
         self._watch_idle()
 
     def _write_upstream(self, raw: bytes) -> None:
         if self._connection is not None:
+            self._touch()
             self._connection.transport.write(raw)
         elif self._pending is not None:
             self._pending.append(raw)
-            if sum(map(len, self._pending)) > MAX_PENDING:
-                self._client.transport.pause_reading()
+            self._pending_size += len(raw)
+            if self._pending_size > MAX_PENDING:
+                self.pause_client()
 
     def pause_client(self) -> None:
-        self._client.transport.pause_reading()
+        self._client.pause_reading(UPSTREAM)
 
     def resume_client(self) -> None:
-        self._client.transport.resume_reading()
+        self._client.resume_reading(UPSTREAM)
 
     def pause_upstream(self) -> None:
+        self._paused = True
         if self._connection is not None:
             self._connection.transport.pause_reading()
 
     def resume_upstream(self) -> None:
+        self._paused = False
+        self._touch()
         if self._connection is not None:
             self._connection.transport.resume_reading()
 
@@ -266,13 +285,15 @@ class Exchange:
             if head.status == 101 and self._head.upgrade:
                 self._tunnel(data)
                 return
+            if head.status == 101:
+                raise ProtocolError("101 to a request that offered no other protocol")
             if head.status >= 200:
                 break
             if head.status != 100 and self._head.version == b"HTTP/1.1":
                 client.transport.write(data[: end + 4])
             data = data[end + 4 :]
         self._partial = b""
-        if self._original is not None and head.status == 400:
+        if self._original is not None and head.status in (400, 422):
             self._resend_original()
             return
         self._original = None
@@ -294,12 +315,12 @@ class Exchange:
 
     def _choose_framing(self, head: ResponseHead) -> frozenset[bytes]:
         """Sets how the body is framed for the client; returns the fields to leave out of the head."""
-        if self._filtering and head.length != UNTIL_CLOSE:
+        if self._filtering and head.length != UNTIL_CLOSE and head.version == b"HTTP/1.1":
             self._framing = _Framing.CHUNKS
             return HOP_BY_HOP | {b"content-length"}
         if self._filtering or (head.length == CHUNKED and self._head.version == b"HTTP/1.0"):
             self._framing = _Framing.PLAIN
-            return HOP_BY_HOP | {b"transfer-encoding"}
+            return HOP_BY_HOP | {b"transfer-encoding", b"content-length"}
         return HOP_BY_HOP
 
     def _client_stays(self, head: ResponseHead) -> bool:
@@ -339,6 +360,8 @@ class Exchange:
         parts = payload
         if self._filtering and watch is not None:
             now = self._client.relay.time()
+            if len(payload) > MAX_PARTS:
+                payload = [b"".join(payload)]
             parts = [watch.filter(part, now) for part in payload]
             if last:
                 parts.append(watch.flush())
@@ -354,21 +377,26 @@ class Exchange:
         self._original = None
         if self._watch is not None:
             self._watch.restored()
+        choice = self._choice
         self._drop_upstream()
-        self._begin_upstream(original, None)
+        self._begin_upstream(original, None, choice)
 
     def _reply_done(self, *, surplus: bool) -> None:
         connection = self._connection
         reply = self._reply
-        keep = self.request_done and not surplus and reply is not None and reply.keep_alive
         if connection is not None:
             connection.exchange = None
             self._connection = None
-            if keep:
-                connection.transport.resume_reading()
-                connection.upstream.give_back(connection, self._client.relay.time())
-            else:
+            # A connection on which something is under way, whichever way, is not safe to use again.
+            all_sent = self.request_done and not connection.transport.get_write_buffer_size()
+            if not all_sent:
+                connection.transport.abort()
+            elif surplus or reply is None or not reply.keep_alive or self._head.upgrade:
                 connection.transport.close()
+            else:
+                if self._paused:
+                    connection.transport.resume_reading()
+                connection.upstream.give_back(connection, self._client.relay.time())
         self._finish(Outcome.OK if self._status is not None and self._status < 400 else Outcome.UPSTREAM_ERROR)
         self._client.next(keep_alive=self._stays)
 
@@ -420,17 +448,21 @@ class Exchange:
             connection.exchange = None
             self._connection = None
             Tunnel(connection, client)
+            client.upgraded(connection.transport)
         self._finish(Outcome.OK)
-        client.exchange = None
 
     # ---- the end
+
+    def _touch(self) -> None:
+        self._touched = self._client.relay.time()
 
     def _watch_idle(self) -> None:
         limit = self._client.relay.idle_timeout_s
         if limit is None or self._over:
             return
-        now = self._client.relay.time()
-        left = self._touched + limit - now
+        if self._paused or not self.request_done:
+            self._touch()  # the silence is ours, or the client's
+        left = self._touched + limit - self._client.relay.time()
         if left > 0:
             self._timer = asyncio.get_running_loop().call_later(left, self._watch_idle)
         elif self._status is None:
@@ -457,6 +489,8 @@ class Exchange:
             rest = self._watch.flush()
             if rest:
                 client.transport.write(rest if self._framing is _Framing.PLAIN else b"%x\r\n%b\r\n" % (len(rest), rest))
+        if self._framing is _Framing.PLAIN or self._reply_body.ends_with_connection:
+            client.cut()
         self._finish(outcome)
         client.next(keep_alive=False)
 
@@ -491,15 +525,20 @@ class Tunnel(asyncio.Protocol):
     """The upstream side of an upgraded connection; the client side writes to its transport."""
 
     def __init__(self, connection: UpstreamConnection, client: "ClientConnection") -> None:
-        self._client = client.transport
-        client.tunnel = connection.transport
+        self._client = client
         connection.transport.set_protocol(self)
 
     def data_received(self, data: bytes) -> None:
-        self._client.write(data)
+        self._client.transport.write(data)
+
+    def pause_writing(self) -> None:
+        self._client.pause_reading(UPSTREAM)
+
+    def resume_writing(self) -> None:
+        self._client.resume_reading(UPSTREAM)
 
     def eof_received(self) -> None:
         return None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._client.close()
+        self._client.transport.close()

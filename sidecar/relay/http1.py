@@ -84,6 +84,19 @@ class ResponseHead(Head):
 UNTIL_CLOSE = -1
 CHUNKED = -2
 
+# Fields that mean something to the connection or the framing must not come as trailers (RFC 9110, 6.5.1); a
+# server that heeds one there would leave a connection in a state the relay does not know of.
+_NO_TRAILERS = HOP_BY_HOP | {
+    b"authorization",
+    b"content-encoding",
+    b"content-length",
+    b"content-type",
+    b"expect",
+    b"host",
+    b"trailer",
+    b"transfer-encoding",
+}
+
 # A sender must not name these in Connection; dropping them would change the message's meaning.
 _NEVER_NAMED = frozenset((b"content-length", b"transfer-encoding", b"host", b"close", b"content-type"))
 
@@ -115,7 +128,13 @@ def parse_request(raw: bytes) -> RequestHead:
         raise ProtocolError("Transfer-Encoding in an HTTP/1.0 request")
     head.length = CHUNKED if chunked else max(length, 0)
     head.keep_alive = _keep_alive(head)
-    head.upgrade = b"upgrade" in head.connection and head.value(b"upgrade") is not None
+    # With a body, servers disagree on where the old protocol ends; then the offer is dropped, as it may be.
+    head.upgrade = (
+        b"upgrade" in head.connection
+        and head.value(b"upgrade") is not None
+        and head.length == 0
+        and version == b"HTTP/1.1"
+    )
     return head
 
 
@@ -203,6 +222,11 @@ class Body:
         self._trailer_size = 0
         self.payload: list[bytes] = []
 
+    @property
+    def ends_with_connection(self) -> bool:
+        """Whether only the connection's end tells that the body is complete."""
+        return self._mode == UNTIL_CLOSE
+
     def feed(self, data: bytes, start: int = 0) -> int:
         size = len(data)
         if self._mode == CHUNKED:
@@ -272,7 +296,7 @@ class Body:
         self._trailer_size += len(line)
         name, colon, _ = line.partition(b":")
         bad = line[-2:] != b"\r\n" or b"\r" in line[:-2] or not colon or not name or name.translate(None, _TOKEN)
-        if bad or self._trailer_size > MAX_TRAILERS:
+        if bad or self._trailer_size > MAX_TRAILERS or name.lower() in _NO_TRAILERS:
             raise ProtocolError("malformed trailer field")
         return False
 

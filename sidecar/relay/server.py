@@ -50,7 +50,8 @@ class Relay:
 
     @property
     def in_flight(self) -> int:
-        return sum(connection.exchange is not None for connection in self.connections)
+        """Exchanges and upgraded connections under way."""
+        return sum(connection.busy for connection in self.connections)
 
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the port (useful when 0 was asked for). Raises OSError."""
@@ -68,7 +69,7 @@ class Relay:
         if self._server is not None:
             self._server.close()
         for connection in list(self.connections):
-            if connection.exchange is None:
+            if not connection.busy:
                 connection.transport.close()
         deadline = self.time() + limit_s
         while self.connections and self.time() < deadline:

@@ -1,6 +1,7 @@
 """Connections to the servers behind the relay."""
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
 #: uvicorn, and so vLLM, closes a connection idle for 5 s; one that old may be closing while it is used.
 MAX_IDLE_S = 4.0
+
+#: Why a client is left unread.
+UPSTREAM = "the upstream does not take more"
 
 
 class Upstream:
@@ -68,6 +72,13 @@ class Upstream:
         self._idle.clear()
 
 
+def keep_alive(transport: asyncio.Transport) -> None:
+    """Have the system notice a peer that vanished without a word."""
+    connection = transport.get_extra_info("socket")
+    if connection is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+
 class UpstreamConnection(asyncio.Protocol):
     __slots__ = ("exchange", "idle_since", "transport", "upstream", "used")
 
@@ -82,6 +93,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        keep_alive(self.transport)
 
     def data_received(self, data: bytes) -> None:
         exchange = self.exchange
@@ -92,7 +104,9 @@ class UpstreamConnection(asyncio.Protocol):
             exchange.from_upstream(data)
 
     def eof_received(self) -> None:
-        return None
+        # It has said all it will; bytes it does not read any more must not hold its end back.
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.upstream.forget(self)

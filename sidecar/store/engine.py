@@ -17,7 +17,7 @@ from sqlalchemy.exc import ArgumentError
 #: Longest wait for another process's SQLite lock before an attempt counts as failed.
 BUSY_TIMEOUT_MS = 1000
 #: Longest time that reading may take: a statement on PostgreSQL, an answer on SQLite.
-READ_TIMEOUT_S = 10
+READ_TIMEOUT_S = 30
 _CONNECT_TIMEOUT_S = 3
 _READERS = 4
 

@@ -3,9 +3,23 @@
 Ranks are whole numbers here, so that no rounding of q n decides.
 """
 
+from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select, Subquery, case, func, select
+from msgspec import json
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    ColumnElement,
+    Connection,
+    ScalarSelect,
+    Text,
+    case,
+    cast,
+    func,
+    literal,
+    select,
+)
 from sqlalchemy.sql.selectable import CTE
 
 from . import figures
@@ -58,17 +72,54 @@ def _sizes(connection: Connection, where: Conditions) -> dict[tuple[int, str], i
 
 
 def _split(connection: Connection, split: Split, where: Conditions) -> list[dict[str, Any]]:
-    keys = split.keys(connection, where)
+    """Answers for the groups: all rows in the order of groups and values, numbered once through."""
+    keys = [*split.keys(connection, where), _side]
+    names = [key.name for key in keys]
+    columns = [column for _, column, _ in _QUANTILES]
+    sizes = connection.execute(
+        select(*keys, *(func.count(r[column]).label(column) for column in columns))
+        .where(*where)
+        .group_by(*names)
+        .order_by(*names)
+    ).all()
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for prefix, column, percents in _QUANTILES:
-        for row in connection.execute(_ranked([*keys, _side], r[column], percents, where)):
-            point = split.point(row)
+        places: dict[tuple[int, str], int] = {}
+        before = 0
+        for i, group in enumerate(sizes):
+            size = getattr(group, column)
+            if size:
+                places |= {(i, f"{prefix}p{q}_ms"): before + size * q // 100 for q in percents}
+            before += size
+        values = _at_places(connection, keys, column, where, places.values())
+        for (i, name), place in places.items():
+            point = split.point(sizes[i])
             entry = found.setdefault(tuple(point.values()), point)
-            side = entry.setdefault(_SIDES[row.side], figures.latency_side())
-            if column == "latency_ms":
-                side["requests"] = row.size
-            side.update({f"{prefix}p{q}_ms": getattr(row, f"p{q}") for q in percents})
+            side = entry.setdefault(_SIDES[sizes[i].side], figures.latency_side(sizes[i].latency_ms))
+            side[name] = values[place]
     return [{**dict.fromkeys(_SIDES.values(), figures.latency_side()), **point} for point in found.values()]
+
+
+def _at_places(
+    connection: Connection,
+    keys: list[ColumnElement[Any]],
+    column: str,
+    where: Conditions,
+    places: Collection[int],
+) -> dict[int, float]:
+    """The values that come at `places`, counted from 1, when all are sorted by keys and then by value."""
+    base = select(*keys, r[column].label("value")).where(*where, r[column].is_not(None)).subquery()
+    order = [*(base.c[key.name] for key in keys), base.c.value]
+    numbered = select(base.c.value, func.row_number().over(order_by=order).label("place")).subquery()
+    # One parameter, however many places there are.
+    listed = literal(json.encode(sorted(set(places))).decode(), Text)
+    if connection.dialect.name == "postgresql":
+        wanted = func.json_array_elements_text(cast(listed, JSON)).table_valued("value")
+    else:
+        wanted = func.json_each(listed).table_valued("value")
+    chosen = select(cast(wanted.c.value, BigInteger))
+    rows = connection.execute(select(numbered.c.place, numbered.c.value).where(numbered.c.place.in_(chosen)))
+    return {row.place: row.value for row in rows}
 
 
 def _at_rank(rows: CTE, side: int, column: str, q: int, size: int) -> ScalarSelect[Any]:
@@ -79,23 +130,3 @@ def _at_rank(rows: CTE, side: int, column: str, q: int, size: int) -> ScalarSele
     if above < below:
         return chosen.order_by(value.desc()).offset(above).scalar_subquery()
     return chosen.order_by(value).offset(below).scalar_subquery()
-
-
-def _ranked(
-    keys: list[ColumnElement[Any]], column: ColumnElement[Any], percents: tuple[int, ...], where: Conditions
-) -> Select[Any]:
-    """For each combination of keys: `size`, the number of values, and `p50`, … the values at the ranks."""
-    base: Subquery = select(*keys, column.label("value")).where(*where, column.is_not(None)).subquery()
-    same = [base.c[key.name] for key in keys]
-    ranked = select(
-        *same,
-        base.c.value,
-        func.row_number().over(partition_by=same, order_by=base.c.value).label("rank"),
-        func.count().over(partition_by=same).label("size"),
-    ).subquery()
-    chosen = [
-        func.max(case((ranked.c.rank == (ranked.c.size * q + 99) // 100, ranked.c.value))).label(f"p{q}")
-        for q in percents
-    ]
-    groups = [ranked.c[key.name] for key in keys]
-    return select(*groups, func.max(ranked.c.size).label("size"), *chosen).group_by(*groups)

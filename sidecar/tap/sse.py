@@ -99,7 +99,7 @@ class SseReader:
         else:
             return
         self._data.append(value)
-        self._size += len(value)
+        self._size += len(value) + 1
         if self._size > MAX_EVENT:
             self._drop()
 

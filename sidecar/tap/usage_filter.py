@@ -16,7 +16,8 @@ _EVENT_END = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r)")
 _FINGERPRINT = re.compile(rb',"system_fingerprint":"(?:[^"\\]|\\.)*"')
 # JSON escapes quotes inside strings, so a model's text cannot hold this.
 _FINISH = b'"finish_reason":"'
-_CONTEXT = len(_FINISH) + 4
+_CHOICE = re.compile(rb'"choices"\s*:\s*\[\s*\{')
+_CONTEXT = 32
 
 
 class UsageFilter:
@@ -26,7 +27,7 @@ class UsageFilter:
     until the next one begins, which a server sends right after it.
     """
 
-    __slots__ = ("_context", "_finish", "_held", "_passing", "removed")
+    __slots__ = ("_context", "_finish", "_forced", "_held", "_passing", "removed")
 
     def __init__(self) -> None:
         #: Of the current event, the end of what has passed, and what has not.
@@ -36,16 +37,21 @@ class UsageFilter:
         self._passing = False
         #: What has not passed of a complete event with a finish reason.
         self._finish = b""
+        #: The server sends usage with every event, asked or not: then all of it is the client's own.
+        self._forced = False
         #: Events taken out.
         self.removed = 0
 
     def feed(self, data: bytes) -> bytes:
+        if self._forced:
+            return data
         passed = len(self._context)
+        known = passed + len(self._held)
         data = self._context + self._held + data
         out: list[bytes] = []
         at = 0
         # Whether a CR at the end is a line end of its own, the next byte tells.
-        for match in _EVENT_END.finditer(data, 0, len(data) - data.endswith(b"\r")):
+        for match in _EVENT_END.finditer(data, max(known - 3, 0), len(data) - data.endswith(b"\r")):
             event, rest = data[at : match.end()], data[max(at, passed) : match.end()]
             if not self._passing and _is_usage(event):
                 out.append(self._stamped(event))
@@ -54,6 +60,9 @@ class UsageFilter:
             else:
                 out.append(self._finish)
                 self._finish = b""
+                if b'"usage":{' in event and (self._passing or _CHOICE.search(event)):
+                    self._forced = True
+                    return b"".join([*out, data[max(at, passed) :]])
                 if _FINISH in event:
                     self._finish = rest
                 else:
@@ -61,10 +70,13 @@ class UsageFilter:
             at = match.end()
             self._passing = False
         event, rest = data[at:], data[max(at, passed) :]
-        if not self._passing and (b'"choices":[{' in event or len(event) > MAX_HELD):
+        if not self._passing and (_CHOICE.search(event) or len(event) > MAX_HELD):
             self._passing = True
             out.append(self._finish)
             self._finish = b""
+        if self._passing and b'"usage":{' in event:
+            self._forced = True
+            return b"".join([*out, rest])
         if self._passing and (_FINISH not in event or len(event) > MAX_HELD):
             out.append(rest)
             self._context, self._held = event[-_CONTEXT:], b""
@@ -73,8 +85,9 @@ class UsageFilter:
         return b"".join(out)
 
     def flush(self) -> bytes:
-        """What is still held, at the end."""
-        rest = self._finish + self._held
+        """What is still held, at the end; the beginning of a usage event that was cut is not for the client."""
+        held = b"" if b'"choices":[]' in self._held else self._held
+        rest = self._finish + held
         self._finish = self._held = b""
         return rest
 

@@ -51,7 +51,7 @@ def figures(histogram: tuple[int, ...], /, **fields: Any) -> Acceptance:
 
 
 _names = st.sampled_from(("chat", "code", "小说", "it's", "other", ""))
-_ms = st.none() | st.sampled_from((0.0, 799.5, 800.0, 800.5)) | st.floats(0, 5000)
+_ms = st.one_of(st.none(), st.sampled_from((0.0, 799.5, 800.0, 800.5)), st.floats(0, 1600), st.floats(0, 5000))
 
 acceptances = st.one_of(
     st.lists(st.integers(0, 9), min_size=2, max_size=6).map(lambda found: figures(tuple(found))),
@@ -68,12 +68,15 @@ acceptances = st.one_of(
 records = st.builds(
     record,
     started_at=st.one_of(
-        st.integers(0, 7200).map(lambda ago: NOW - ago), st.floats(0, 7200).map(lambda ago: round(NOW - ago, 6))
+        st.integers(0, 7200).map(lambda ago: NOW - ago),
+        st.integers(0, 15).map(lambda ago: NOW - 60 * ago),
+        st.integers(-2, 10).map(lambda ago: NOW - 3600 - 30 * ago),
+        st.floats(0, 7200).map(lambda ago: round(NOW - ago, 6)),
     ),
     scenario=_names,
     model=st.none() | _names,
     upstream=st.sampled_from(("speculative", "autoregressive")),
-    arm=st.sampled_from(Arm),
+    arm=st.sampled_from((Arm.SPECULATIVE, Arm.SPECULATIVE, *Arm)),
     outcome=st.sampled_from((Outcome.OK, Outcome.OK, Outcome.OK, *Outcome)),
     acceptance=acceptances,
     stream=st.booleans(),

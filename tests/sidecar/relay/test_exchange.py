@@ -366,6 +366,25 @@ async def test_bytes_nobody_asked_for_are_not_a_reply() -> None:
         assert upstream.connections == 2
 
 
+async def test_an_early_reply_reaches_a_client_that_is_still_sending() -> None:
+    reply = json_reply({"error": {"message": "too large"}}, b"413 Content Too Large")
+
+    async def handler(upstream: Upstream, reader: Reader, writer: Writer) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(reply)
+
+    async with running(handler) as upstream, proxy(upstream.url) as made:
+        reader, writer = await made.connect()
+        writer.write(b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 50000000\r\n\r\n")
+        for _ in range(50):
+            writer.write(b"x" * 1_000_000)
+            await asyncio.sleep(0)
+        answer = await asyncio.wait_for(reader.read(), 10)
+        assert answer.startswith(b"HTTP/1.1 413 ")
+        assert answer.endswith(reply.partition(b"\r\n\r\n")[2])
+        writer.close()
+
+
 # ---- the client leaves
 
 

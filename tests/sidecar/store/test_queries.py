@@ -351,6 +351,33 @@ def test_c31_ratio_of_p95_by_nearest_rank(store: Store) -> None:
     assert found["ratio_reason"] == "too few to compare: 3 of 50 autoregressive requests"
 
 
+@pytest.mark.parametrize("split", [(None, None), (3600, "scenario")])
+@pytest.mark.parametrize(
+    ("size", "ranks"), [(1, (1, 1, 1)), (2, (1, 2, 2)), (20, (10, 19, 20)), (100, (50, 95, 99)), (101, (51, 96, 100))]
+)
+def test_c31_ranks(store: Store, split: tuple[int | None, str | None], size: int, ranks: tuple[int, int, int]) -> None:
+    others = [record(arm=Arm.PROBE, latency_ms=None, ttft_ms=0.0), record(arm=Arm.BASELINE, latency_ms=0.5)]
+    store.hold([*others, *(record(latency_ms=float(i), tpot_ms=float(-i)) for i in range(size, 0, -1))])
+    (point,) = store.reader.latency(WINDOW, *split, Filters(), NOW)["points"]
+    found = point["speculative"]
+    assert (found["requests"], found["p50_ms"], found["p95_ms"], found["p99_ms"]) == (size, *ranks)
+    assert found["tpot_p50_ms"] == -size + math.ceil(size / 2) - 1
+    assert found["ttft_p95_ms"] == 0.0
+    assert point["autoregressive"]["p99_ms"] == 0.5
+
+
+def test_a_minute_is_held_to_the_five_up_to_it(store: Store) -> None:
+    slow = record(started_at=NOW - 600, latency_ms=801.0)
+    quick = [record(started_at=NOW - 600 + 60 * minute, latency_ms=800.0) for minute in (3, 4, 5, 6)]
+    store.hold([slow, *quick])
+    found = store.reader.summary(WINDOW, NOW)["slo"]
+    # The slow one still counts three and four minutes later, but not five.
+    assert found == {"latency_under_800ms_ratio": 4 / 5, "p95_latency_under_800ms_ratio": 2 / 5}
+    # Outside the window it is no minute of its own, yet counts for those after it.
+    found = store.reader.summary(540, NOW)["slo"]
+    assert found == {"latency_under_800ms_ratio": 1.0, "p95_latency_under_800ms_ratio": 2 / 4}
+
+
 def test_last_100_reaches_back_beyond_any_window(store: Store) -> None:
     old = [record(started_at=NOW - 90_000 - i, acceptance=figures((1, i))) for i in range(150)]
     store.hold([*old, *(record(acceptance=figures((0, 0))) for _ in range(200))])

@@ -34,7 +34,6 @@ def test_any_cuts(cuts: list[int]) -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        event({"choices": [{"index": 0, "delta": {}}], "usage": {"total_tokens": 1}}),  # continuous usage
         event({"choices": [], "usage": None}),
         event({"choices": [], "prompt_filter_results": []}),
         event({"choices": [], "usage": {}, "error": {"message": "x"}}),
@@ -79,5 +78,26 @@ def test_an_event_that_never_ends_is_passed_on() -> None:
     assert given_ - out == 0
 
 
-def test_a_cut_reply_keeps_its_last_bytes() -> None:
-    assert run(b'data: {"choices":[],"usa') == b'data: {"choices":[],"usa'
+def test_a_cut_reply_keeps_its_last_bytes_but_not_a_part_of_the_usage_event() -> None:
+    assert run(b'data: {"choi') == b'data: {"choi'
+    assert run(b'data: {"choices":[],"usa') == b""
+    finish = chat_chunk({"content": "!"}, "stop")
+    assert run(finish + b'data: {"choices":[],"usa') == finish
+
+
+@given(st.lists(st.integers(0, 2000), max_size=8))
+def test_a_server_that_sends_usage_to_everybody_is_left_alone(cuts: list[int]) -> None:
+    content = {
+        "choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": None}],
+        "usage": {"total_tokens": 1},
+    }
+    wire = b"".join([event(content), event(content), chat_chunk({}, "stop", usage={}), usage_chunk(), DONE])
+    edges = [0, *sorted(min(cut, len(wire)) for cut in cuts), len(wire)]
+    assert run(*(wire[a:b] for a, b in itertools.pairwise(edges))) == wire
+
+
+def test_small_pieces_do_not_cost_the_square_of_an_event() -> None:
+    filtering = UsageFilter()
+    line = b"data: " + b"x" * 60_000
+    out = b"".join(filtering.feed(line[at : at + 1]) for at in range(len(line)))
+    assert out + filtering.flush() == line
