@@ -89,7 +89,7 @@ def _split(connection: Connection, split: Split, where: Conditions) -> list[dict
         for i, group in enumerate(sizes):
             size = getattr(group, column)
             if size:
-                places |= {(i, f"{prefix}p{q}_ms"): before + size * q // 100 for q in percents}
+                places |= {(i, f"{prefix}p{q}_ms"): before - (-size * q // 100) for q in percents}
             before += size
         values = _at_places(connection, keys, column, where, places.values())
         for (i, name), place in places.items():

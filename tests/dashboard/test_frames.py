@@ -186,10 +186,16 @@ def truncation_series(draw):
     )  # fmt: skip
     return draw(
         st.builds(
-            models.TruncationSeries, positions=st.just(positions), total=point, points=st.lists(point, max_size=5)
+            models.TruncationSeries,
+            positions=st.just(positions),
+            total=point,
+            points=st.lists(point, max_size=5),
+            step_s=STEPS,
         )
     )
 
+
+STEPS = st.none() | st.integers(1, 7 * 86_400)
 
 st.register_type_strategy(float, FINITE)
 st.register_type_strategy(datetime, TIMES)
@@ -238,7 +244,7 @@ def test_any_summary(model):
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
-@given(st.builds(models.AcceptanceSeries), st.builds(models.LatencySeries))
+@given(st.builds(models.AcceptanceSeries, step_s=STEPS), st.builds(models.LatencySeries, step_s=STEPS))
 def test_any_series(acceptance_model, latency_model):
     acceptance_series = over_the_wire(acceptance_model, shapes.AcceptanceSeries)
     figure = charts.p_over_time(acceptance_series, None)

@@ -378,6 +378,13 @@ def test_a_minute_is_held_to_the_five_up_to_it(store: Store) -> None:
     assert found == {"latency_under_800ms_ratio": 1.0, "p95_latency_under_800ms_ratio": 2 / 4}
 
 
+def test_a_minute_counts_only_for_traffic_inside_the_window(store: Store) -> None:
+    # NOW is half past a minute, so this one began before the window, in the window's first minute.
+    store.hold([record(started_at=NOW - 550, latency_ms=801.0), record(latency_ms=1.0)])
+    assert store.reader.summary(540, NOW)["slo"]["p95_latency_under_800ms_ratio"] == 1.0
+    assert store.reader.summary(560, NOW)["slo"]["p95_latency_under_800ms_ratio"] == 0.5
+
+
 def test_last_100_reaches_back_beyond_any_window(store: Store) -> None:
     old = [record(started_at=NOW - 90_000 - i, acceptance=figures((1, i))) for i in range(150)]
     store.hold([*old, *(record(acceptance=figures((0, 0))) for _ in range(200))])
