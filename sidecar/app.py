@@ -29,7 +29,7 @@ from .relay.server import Relay
 from .relay.upstream import Choice, Upstream
 from .settings import Settings, split_address
 from .store.engine import DatabaseUrlError, check_url
-from .store.queries import Reader
+from .store.queries import DatabaseUnavailable, Reader
 from .store.rows import Transition
 from .store.upgrade import upgrade
 from .store.writer import Writer
@@ -76,6 +76,7 @@ class Sidecar:
             can_fall_back="autoregressive" in self._upstreams,
             baseline_share=settings.baseline_share,
         )
+        self._restored = False
         self.tap = TapContext(
             instance=settings.instance,
             sink=self._record,
@@ -99,7 +100,7 @@ class Sidecar:
         """Serve until `stop` is set, then drain. Raises StartError if a port cannot be had."""
         settings = self.settings
         self.writer.start()
-        await asyncio.to_thread(self._restore)
+        await self._restore()
         admin = self._admin()
         try:
             try:
@@ -154,6 +155,7 @@ class Sidecar:
 
     def set_mode(self, mode: str, reason: str) -> None:
         """An operator's order. Raises CannotFallBack."""
+        self._restored = True
         before = self.fallback.decision
         decision = self.fallback.set_mode(Mode(mode), reason or "ordered by an operator", time.time())
         instance = self.settings.instance
@@ -164,19 +166,25 @@ class Sidecar:
             self.metrics.transition(before.state, decision.state, "manual")
         _log.warning("mode %s, serving %s: %s", decision.mode, decision.state, decision.reason)
 
-    def _restore(self) -> None:
-        """What an operator ordered holds over a restart."""
-        last = None
-        with contextlib.suppress(Exception):  # no database, or a new one: nothing was ordered
-            last = self.reader.last_transition(self.settings.instance)
-        if last is not None:
-            at: datetime = last["at"]
-            decision = Decision(Mode(last["mode"]), State(last["to_state"]), at.timestamp(), last["reason"])
-            self.fallback = Fallback(
-                decision,
-                can_fall_back=self.fallback.can_fall_back,
-                baseline_share=self.settings.baseline_share,
-            )
+    def _last_order(self) -> Decision | None:
+        """What was last ordered here. Raises DatabaseUnavailable."""
+        last = self.reader.last_transition(self.settings.instance)
+        if last is None:
+            return None
+        at: datetime = last["at"]
+        return Decision(Mode(last["mode"]), State(last["to_state"]), at.timestamp(), last["reason"])
+
+    async def _restore(self) -> None:
+        """An operator's order holds over a restart, also where the database comes later."""
+        if self._restored:
+            return
+        try:
+            decision = await asyncio.to_thread(self._last_order)
+        except DatabaseUnavailable:
+            return
+        if not self._restored and decision is not None:
+            self.fallback.restore(decision)
+        self._restored = True
 
     async def _keep_facts(self) -> None:
         async with httpx.AsyncClient(trust_env=False, timeout=5) as client:
@@ -189,6 +197,7 @@ class Sidecar:
                             _log.info("upstream %s: %s", name, found[0].fingerprint)
                         self.facts[name] = found[0]
                         self.metrics.models.update(found[1])
+                await self._restore()
                 await asyncio.sleep(_FACTS_EVERY_S)
 
     # ---- admin

@@ -102,7 +102,9 @@ class Settings(BaseSettings):
         None, gt=0, description="Bound on an upstream's silence after a request was sent, s; none by default."
     )
     drain_s: float = Field(30.0, ge=0, description="How long replies in flight may go on after SIGTERM, s.")
-    queue_records: int = Field(10_000, ge=1, description="Records waiting for the database; later ones are dropped.")
+    queue_records: int = Field(
+        10_000, ge=1, description="Records that may wait for the database; then the oldest are dropped and counted."
+    )
 
     @model_validator(mode="after")
     def _admin_is_guarded(self) -> Self:

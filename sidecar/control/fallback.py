@@ -48,13 +48,13 @@ class Fallback:
         self._baseline_share = baseline_share if can_fall_back else 0.0
         self._random = random.Random(seed).random  # noqa: S311 - chooses the baseline, guards nothing
         self.decision = decision
-        if decision.state is State.AUTOREGRESSIVE and not can_fall_back:
-            self.decision = replace(
-                decision,
-                mode=Mode.AUTO,
-                state=State.SPECULATIVE,
-                reason="no autoregressive upstream is configured any more",
-            )
+
+    def restore(self, decision: Decision) -> None:
+        """Take up a decision made before a restart, unless its upstream is gone."""
+        if decision.state is State.AUTOREGRESSIVE and not self.can_fall_back:
+            reason = "no autoregressive upstream is configured any more"
+            decision = replace(decision, mode=Mode.AUTO, state=State.SPECULATIVE, reason=reason)
+        self.decision = decision
 
     def set_mode(self, mode: Mode, reason: str, now: float) -> Decision:
         """Take an operator's order. Raises CannotFallBack if there is nowhere to fall back to."""

@@ -2,13 +2,14 @@
 
 from collections import deque
 
-from ..record import AcceptanceQuality, Record
+from ..record import AcceptanceQuality, Outcome, Record
 
 
 class CountWindow:
     """Sums over the last `size` requests with trusted figures and at least one draft token.
 
-    A request without figures is no evidence either way and does not enter (unknown is not zero).
+    A request without figures is no evidence either way and does not enter (unknown is not zero), nor does
+    one that failed.
     """
 
     def __init__(self, size: int = 100) -> None:
@@ -20,6 +21,8 @@ class CountWindow:
     def add(self, record: Record) -> None:
         figures = record.acceptance
         steps, drafted, accepted = figures.verify_steps, figures.draft_tokens, figures.accepted_tokens
+        if record.outcome not in (Outcome.OK, Outcome.TRUNCATED):
+            return
         if figures.quality is not AcceptanceQuality.OK or not steps or not drafted or accepted is None:
             return
         rows = self._rows

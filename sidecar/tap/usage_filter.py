@@ -61,7 +61,7 @@ class UsageFilter:
                 out.append(self._finish)
                 self._finish = b""
                 if b'"usage":{' in event and (self._passing or _CHOICE.search(event)):
-                    self._forced = True
+                    self._forced, self._held = True, b""
                     return b"".join([*out, data[max(at, passed) :]])
                 if _FINISH in event:
                     self._finish = rest
@@ -75,7 +75,7 @@ class UsageFilter:
             out.append(self._finish)
             self._finish = b""
         if self._passing and b'"usage":{' in event:
-            self._forced = True
+            self._forced, self._held = True, b""
             return b"".join([*out, rest])
         if self._passing and (_FINISH not in event or len(event) > MAX_HELD):
             out.append(rest)

@@ -39,7 +39,10 @@ def test_without_a_second_upstream_nothing_is_promised() -> None:
 
 def test_an_order_outlives_a_restart_unless_its_upstream_is_gone() -> None:
     ordered = Decision(Mode.AUTOREGRESSIVE, State.AUTOREGRESSIVE, 5.0, "drill")
-    assert switch(ordered).arm() is Arm.AUTOREGRESSIVE
-    without = switch(ordered, second=False)
+    again = switch()
+    again.restore(ordered)
+    assert again.arm() is Arm.AUTOREGRESSIVE
+    without = switch(second=False)
+    without.restore(ordered)
     assert without.arm() is Arm.SPECULATIVE
     assert "no autoregressive upstream" in without.decision.reason

@@ -1,5 +1,7 @@
 """The window of the last requests that speculated. C04, C06."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,6 +43,12 @@ def test_c06_p_is_pooled_over_draft_tokens_not_a_mean_of_rates() -> None:
     window.add(record(10, 9))
     window.add(record(90, 1))
     assert window.acceptance_rate == pytest.approx(0.10)
+
+
+def test_failed_requests_do_not_enter() -> None:
+    window = CountWindow()
+    window.add(replace(record(10, 1), outcome=Outcome.UPSTREAM_ERROR))
+    assert len(window) == 0
 
 
 def test_mean_acceptance_length_counts_the_targets_own_token() -> None:
