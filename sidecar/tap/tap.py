@@ -285,23 +285,25 @@ class Tap:
 
     def end(self, outcome: Outcome, status: int | None, bytes_in: int, bytes_out: int, now: float) -> None:
         try:
+            self._read_end(outcome, status)
             record = self._record(outcome, status, bytes_in, bytes_out, now)
         except Exception:
             self._fail()
-            record = self._bare(outcome, status, bytes_in, bytes_out, now)
+            record = self._record(outcome, status, bytes_in, bytes_out, now)
         try:
             self._context.sink(record)
         except Exception:
             self._fail()
 
-    def _record(self, outcome: Outcome, status: int | None, bytes_in: int, bytes_out: int, now: float) -> Record:
+    def _read_end(self, outcome: Outcome, status: int | None) -> None:
         if self._sse is not None:
             for event in self._sse.finish():
-                self._event(event, now)
+                self._event(event, self._last_at or self._started)
         elif self._body is not None:
-            self._read_body(
-                b"".join(self._body), complete=outcome is Outcome.OK or (status is not None and status >= 400)
-            )
+            whole = outcome is Outcome.OK or (status is not None and status >= 400)
+            self._read_body(b"".join(self._body), complete=whole)
+
+    def _record(self, outcome: Outcome, status: int | None, bytes_in: int, bytes_out: int, now: float) -> Record:
         if outcome is Outcome.OK:
             if self._saw_error:
                 outcome = Outcome.UPSTREAM_ERROR
@@ -341,24 +343,6 @@ class Tap:
             queue_ms=usage.queue_ms() if usage is not None else None,
             concurrency=self._concurrency,
             fingerprint=facts.fingerprint,
-            bytes_in=bytes_in,
-            bytes_out=bytes_out,
-        )
-
-    def _bare(self, outcome: Outcome, status: int | None, bytes_in: int, bytes_out: int, now: float) -> Record:
-        return Record(
-            request_id=self._request_id,
-            started_at=self._started_wall,
-            instance=self._context.instance,
-            upstream=self._upstream,
-            arm=self._arm,
-            endpoint=self._endpoint,
-            scenario=self._scenario,
-            outcome=outcome,
-            acceptance=missing("the sidecar failed to read this reply"),
-            status=status,
-            latency_ms=_ms(self._started, now),
-            concurrency=self._concurrency,
             bytes_in=bytes_in,
             bytes_out=bytes_out,
         )
@@ -405,8 +389,11 @@ class Tap:
             self._failed = True
             self._context.failures += 1
             _log.exception("a tap failed; its request is served on, unread")
+        # What was being read when it failed is not to be touched again.
         self._sse = None
         self._body = None
+        self._reply = None
+        self._usage = None
 
 
 def _ms(start: float, end: float | None) -> float | None:
