@@ -79,7 +79,11 @@ def environment(config: EngineConfig, engine: Engine, environ: Mapping[str, str]
     if config.gpu_devices and not engine.cpu:
         result["CUDA_VISIBLE_DEVICES"] = ",".join(config.gpu_devices)
     if engine.cpu:
-        result.setdefault("OMP_NUM_THREADS", "1")
+        if "OMP_NUM_THREADS" not in result:
+            result["OMP_NUM_THREADS"] = "1"
+            # vLLM would pin that thread to the first core, and that of a second engine to the same one, where
+            # a worker that waits in a spin starves the other.
+            result.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
         if "kv_cache_memory_bytes" in config.target:
             # The variable would win over the argument.
             result.pop("VLLM_CPU_KVCACHE_SPACE", None)

@@ -87,7 +87,11 @@ def test_environment(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     text = f"model: {tmp_path}/t\nspeculative_model: {tmp_path}/d\nnum_speculative_tokens: 2\ngpu_devices: [1, 0]\n"
     assert changed_environment(config(text), GPU, {}) == {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "1,0"}
-    assert changed_environment(config(text), CPU, {}) == {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    assert changed_environment(config(text), CPU, {}) == {
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    }
     assert changed_environment(config(text), CPU, {"OMP_NUM_THREADS": "8"}) == {"HF_HUB_OFFLINE": "1"}
     assert changed_environment(config(SPECULATIVE), GPU, {"A": "b"}) == {}
     assert environment(config(SPECULATIVE), GPU, {"A": "b"}) == {"A": "b"}
