@@ -231,7 +231,8 @@ class Up:
         raise _Stop(0)
 
     def _stop_children(self) -> None:
-        for name, child in reversed(self._children):
+        # Engines last: what is in flight through the sidecar still needs them.
+        for name, child in sorted(reversed(self._children), key=lambda entry: entry[0].endswith("engine")):
             if child.poll() is None:
                 with suppress(ProcessLookupError):
                     child.send_signal(signal.SIGTERM)
