@@ -232,7 +232,9 @@ class Up:
 
     def _stop_children(self) -> None:
         # Engines last: what is in flight through the sidecar still needs them.
-        for name, child in sorted(reversed(self._children), key=lambda entry: entry[0].endswith("engine")):
+        order = self._children[::-1]
+        order.sort(key=lambda entry: entry[0].endswith("engine"))
+        for name, child in order:
             if child.poll() is None:
                 with suppress(ProcessLookupError):
                     child.send_signal(signal.SIGTERM)
