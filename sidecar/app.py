@@ -39,6 +39,8 @@ from .tasks import Tasks
 _log = logging.getLogger(__name__)
 
 _FACTS_EVERY_S = 15.0
+#: The same until every upstream has answered once.
+_FACTS_FIRST_S = 1.0
 _WRITER_CLOSE_S = 5.0
 
 
@@ -188,6 +190,7 @@ class Sidecar:
 
     async def _keep_facts(self) -> None:
         async with httpx.AsyncClient(trust_env=False, timeout=5) as client:
+            unknown = set(self._upstreams)
             while True:
                 for name, upstream in self._upstreams.items():
                     known = self.facts[name]
@@ -197,8 +200,9 @@ class Sidecar:
                             _log.info("upstream %s: %s", name, found[0].fingerprint)
                         self.facts[name] = found[0]
                         self.metrics.models.update(found[1])
+                        unknown.discard(name)
                 await self._restore()
-                await asyncio.sleep(_FACTS_EVERY_S)
+                await asyncio.sleep(_FACTS_FIRST_S if unknown else _FACTS_EVERY_S)
 
     # ---- admin
 

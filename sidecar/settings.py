@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
 
+import pydantic_settings
 import yaml
 from pydantic import AfterValidator, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
@@ -143,6 +144,10 @@ def load(file: Path | None = None, **flags: Any) -> Settings:
 
     try:
         return FromFile(**{key: value for key, value in flags.items() if value is not None})
+    except pydantic_settings.SettingsError as error:
+        found = re.search('"([a-z_]+)"', str(error))
+        name = f"SPECWATCH_{found[1].upper()}" if found else "a setting in the environment"
+        raise SettingsError(f"{name}: lists and maps are JSON in the environment, as in '[\"billing\"]'") from None
     except ValidationError as error:
         raise SettingsError("\n".join(_sentence(item, flags, values, file) for item in error.errors())) from None
 

@@ -21,7 +21,8 @@ from rich.console import Console
 from .settings import Settings, split_address
 
 #: How long a process may take to stop before it is killed, s. The sidecar's drain limit comes on top.
-_STOP_S = 20.0
+# An engine's launcher itself allows vLLM 20 s.
+_STOP_S = 30.0
 _DEMO_RATE = 1.0
 _DEMO_S = 3600.0
 
@@ -234,6 +235,8 @@ class Up:
         # Engines last: what is in flight through the sidecar still needs them.
         order = self._children[::-1]
         order.sort(key=lambda entry: entry[0].endswith("engine"))
+        if order:
+            _console.print("stopping; replies in flight may take a while")
         for name, child in order:
             if child.poll() is None:
                 with suppress(ProcessLookupError):

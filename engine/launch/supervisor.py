@@ -27,6 +27,8 @@ class Timing:
     poll_s: float = 0.2
     ready_timeout_s: float = 600.0
     stop_limit_s: float = 20.0
+    #: The same before it was ready: nothing is in flight, and vLLM heeds no signal while it loads.
+    start_stop_limit_s: float = 2.0
     orphan_grace_s: float = 10.0
     backoff_first_s: float = 1.0
     backoff_cap_s: float = 60.0
@@ -131,7 +133,7 @@ class Supervisor:
             why = f"not ready after {self.timing.ready_timeout_s:g} s"
         status = self._child.poll()
         if self._signal is not None:
-            self._stop()
+            self._stop(self.timing.stop_limit_s if ready else self.timing.start_stop_limit_s)
             return ready, None
         if status is None:
             status_after = self._child.stop(signal.SIGTERM, self.timing.stop_limit_s)
@@ -204,13 +206,13 @@ class Supervisor:
             self._sleep(self.timing.poll_s)
         return ""
 
-    def _stop(self) -> None:
+    def _stop(self, limit_s: float) -> None:
         assert self._child is not None
         assert self._signal is not None
         self.reporter.done()
         self.reporter.say("engine: stopping")
         self._child.signal(self._signal)
-        deadline = time.monotonic() + self.timing.stop_limit_s
+        deadline = time.monotonic() + limit_s
         while self._child.poll() is None and not self._again and time.monotonic() < deadline:
             time.sleep(min(self.timing.poll_s, 0.05))
         if self._child.poll() is None:

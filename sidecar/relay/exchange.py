@@ -202,16 +202,23 @@ class Exchange:
         except (OSError, TimeoutError) as error:
             if self._over:
                 return
+            reason = "did not accept a connection in time" if isinstance(error, TimeoutError) else str(error)
+            if choice.upstream.reachable:
+                choice.upstream.reachable = False
+                _log.warning(
+                    "upstream %s (%s) cannot be reached: %s", choice.upstream.name, choice.upstream.url, reason
+                )
             if self._candidates:
                 choice.upstream.in_flight -= 1
                 self._choice = None
                 self._next_candidate()
                 return
-            reason = "did not accept a connection in time" if isinstance(error, TimeoutError) else str(error)
-            _log.warning("upstream %s (%s): %s", choice.upstream.name, choice.upstream.url, reason)
             message = f"the upstream {choice.upstream.name!r} cannot be reached: {reason}"
             self._fail(502, message, "upstream_unreachable", Outcome.BAD_GATEWAY)
             return
+        if not choice.upstream.reachable:
+            choice.upstream.reachable = True
+            _log.warning("upstream %s (%s) is reached again", choice.upstream.name, choice.upstream.url)
         if self._over:
             connection.transport.abort()
         else:

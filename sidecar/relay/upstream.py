@@ -35,6 +35,8 @@ class Upstream:
         self.host = parts.hostname
         self.port = parts.port or (443 if parts.scheme == "https" else 80)
         self.in_flight = 0
+        #: Whether the latest attempt to connect succeeded.
+        self.reachable = True
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._connect_timeout_s = connect_timeout_s
         self._idle: list[UpstreamConnection] = []

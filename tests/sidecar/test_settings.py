@@ -48,6 +48,12 @@ def test_errors_name_where_the_value_came_from(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setenv("SPECWATCH_LISTEN", "x")
     with pytest.raises(SettingsError, match="SPECWATCH_LISTEN: must be host:port"):
         load()
+    monkeypatch.delenv("SPECWATCH_LISTEN")
+    monkeypatch.setenv("SPECWATCH_SCENARIOS", "billing,code")
+    with pytest.raises(SettingsError, match="SPECWATCH_SCENARIOS: lists and maps are JSON"):
+        load()
+    monkeypatch.setenv("SPECWATCH_SCENARIOS", '["billing"]')
+    assert load().scenarios == ["billing"]
     with pytest.raises(SettingsError, match="No such file"):
         load(tmp_path / "none.yaml")
 
