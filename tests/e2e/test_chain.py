@@ -87,7 +87,8 @@ def test_what_has_no_figures_says_why(chain: Chain, served: tuple[int, int, int]
             answer = client.post(CHAT, json=chat("code", "two", n=2, stream=stream) | {"temperature": 0.5})
             assert answer.status_code == 200
         assert client.post(CHAT, json=chat("code", "none") | {"model": "nobody"}).status_code == 404
-        with client.stream("POST", CHAT, json=chat("fault_report", "leave", stream=True, ignore_eos=True)) as left:
+        long = chat("fault_report", "leave", stream=True, ignore_eos=True) | {"max_tokens": 900}
+        with client.stream("POST", CHAT, json=long) as left:
             seen = b""
             for read in left.iter_raw():
                 seen += read
