@@ -63,7 +63,6 @@ class Sidecar:
         self.tasks = Tasks()
         self.window = CountWindow()
         urls = {"speculative": settings.upstream, "autoregressive": settings.fallback_upstream}
-        urls = {"speculative": settings.upstream, "autoregressive": settings.fallback_upstream}
         self._upstreams = {
             name: Upstream(name, url, connect_timeout_s=settings.connect_timeout_s)
             for name, url in urls.items()

@@ -170,7 +170,9 @@ class Exchange:
             raw = [changed]
         self._begin_upstream(raw, len(changed) if changed is not None else None)
 
-    def _begin_upstream(self, raw: list[bytes], length: int | None, choice: Choice | None = None) -> None:
+    def _begin_upstream(
+        self, raw: list[bytes], length: int | None, choice: Choice | None = None, *, fresh: bool = False
+    ) -> None:
         head = self._head
         drop = self._client.relay.not_forwarded | (_EXPECT if length is None else _REPLACED)
         lines = [head.start, *head.forwarded(drop)]
@@ -182,7 +184,7 @@ class Exchange:
         self._pending = [b"\r\n".join(lines), b"\r\n\r\n", *raw]
         self._pending_size = sum(map(len, self._pending))
         self._candidates = [choice] if choice is not None else self._client.relay.choose()
-        self._next_candidate()
+        self._next_candidate(fresh=fresh)
 
     def _next_candidate(self, *, fresh: bool = False) -> None:
         relay = self._client.relay
@@ -433,10 +435,7 @@ class Exchange:
         if choice is not None:
             choice.upstream.in_flight -= 1
             self._choice = None
-            lines = [self._head.start, *self._head.forwarded(self._client.relay.not_forwarded | _EXPECT)]
-            self._pending = [b"\r\n".join(lines), b"\r\n\r\n"]
-            self._candidates = [choice]
-            self._next_candidate(fresh=True)
+            self._begin_upstream([], None, choice, fresh=True)
 
     def _upstream_broke(self, reason: str) -> None:
         _log.warning("upstream %s: %s", self._choice.upstream.name if self._choice else "?", reason)
