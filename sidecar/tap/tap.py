@@ -191,14 +191,14 @@ class Tap:
 
     # ---- the reply
 
-    def response(self, head: ResponseHead, now: float) -> tuple[bool, list[bytes]]:
+    def response(self, head: ResponseHead, now: float) -> tuple[bool, bytes]:
         try:
             return self._read_head(head, now)
         except Exception:
             self._fail()
-            return False, []
+            return False, b""
 
-    def _read_head(self, head: ResponseHead, now: float) -> tuple[bool, list[bytes]]:
+    def _read_head(self, head: ResponseHead, now: float) -> tuple[bool, bytes]:
         self._last_at = now
         kind = (head.value(b"content-type") or b"").partition(b";")[0].strip().lower()
         coding = (head.value(b"content-encoding") or b"identity").lower()
@@ -213,17 +213,17 @@ class Tap:
             self._body = []
         else:
             self._reason = f"a reply of type {kind.decode('latin-1') or 'unknown'} is not read"
-        added: list[bytes] = []
+        added = b""
         if self._context.add_headers:
             upstream_id = head.value(b"x-request-id")
             if upstream_id:
                 self._request_id = _name(upstream_id) or self._request_id
             else:
-                added.append(b"x-request-id: " + self._request_id.encode("latin-1", "replace"))
-            added.append(b"x-specwatch-arm: " + self._arm.encode())
+                added = b"x-request-id: " + self._request_id.encode("latin-1", "replace") + b"\r\n"
+            added += b"x-specwatch-arm: " + self._arm.encode() + b"\r\n"
         return self._filter is not None, added
 
-    def feed(self, payload: list[bytes], now: float) -> None:
+    def feed(self, payload: bytes, now: float) -> None:
         last = self._last_at
         if last is not None:
             gap = now - last
@@ -234,25 +234,24 @@ class Tap:
             return
         try:
             if self._sse is not None:
-                for part in payload:
-                    for event in self._sse.feed(part):
-                        self._event(event, now)
+                for event in self._sse.feed(payload):
+                    self._event(event, now)
             elif self._body is not None:
                 self._collect(payload)
         except Exception:
             self._fail()
 
     def filter(self, payload: bytes, now: float) -> bytes:
-        self.feed([payload], now)
+        self.feed(payload, now)
         return payload if self._filter is None else self._filter.feed(payload)
 
     def flush(self) -> bytes:
         return b"" if self._filter is None else self._filter.flush()
 
-    def _collect(self, payload: list[bytes]) -> None:
+    def _collect(self, payload: bytes) -> None:
         assert self._body is not None
-        self._body += payload
-        self._body_size += sum(map(len, payload))
+        self._body.append(payload)
+        self._body_size += len(payload)
         if self._body_size > MAX_REPLY:
             self._body = None
             self._reason = f"the reply is longer than {MAX_REPLY} bytes and was not read"

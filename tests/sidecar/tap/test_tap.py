@@ -50,7 +50,7 @@ class Run:
             if filtering:
                 out += self.tap.filter(data, 10.0 + at)
             else:
-                self.tap.feed([data], 10.0 + at)
+                self.tap.feed(data, 10.0 + at)
                 out += data
         return out + self.tap.flush()
 
@@ -276,8 +276,8 @@ def test_a_tap_that_fails_turns_itself_off_and_the_record_is_written() -> None:
     run = Run()
     run.reply((0.1, chat_chunk({"content": "a"})))
     run.tap._sse = object()  # type: ignore[assignment]  # the next look at it raises
-    run.tap.feed([b"data: x\n\n"], 10.2)
-    run.tap.feed([b"data: y\n\n"], 10.3)
+    run.tap.feed(b"data: x\n\n", 10.2)
+    run.tap.feed(b"data: y\n\n", 10.3)
     run.tap.end(Outcome.OK, 200, 1, 2, 11.0)
     assert run.context.failures == 1
     (record,) = run.records
