@@ -2,13 +2,14 @@
 
 import asyncio
 import re
+import select
 import socket
 import struct
 from typing import TYPE_CHECKING, cast
 
 from .errors import error_reply
 from .exchange import Exchange
-from .http1 import MAX_HEAD, ProtocolError, parse_request
+from .http1 import MAX_HEAD, ProtocolError, RequestHead
 from .upstream import UPSTREAM, keep_alive
 
 if TYPE_CHECKING:
@@ -31,7 +32,18 @@ PIPELINED = "its later requests wait"
 
 
 class ClientConnection(asyncio.Protocol):
-    __slots__ = ("_buffer", "_later", "_leaving", "_pauses", "_writable", "exchange", "relay", "transport", "tunnel")
+    __slots__ = (
+        "_buffer",
+        "_later",
+        "_leaving",
+        "_pauses",
+        "_since",
+        "_writable",
+        "exchange",
+        "relay",
+        "transport",
+        "tunnel",
+    )
 
     transport: asyncio.Transport
 
@@ -46,6 +58,8 @@ class ClientConnection(asyncio.Protocol):
         self._writable = True
         #: The last reply is written; what still comes is not read.
         self._leaving = False
+        #: Since when the client has been expected to send something.
+        self._since = relay.time()
 
     @property
     def busy(self) -> bool:
@@ -69,14 +83,15 @@ class ClientConnection(asyncio.Protocol):
 
     def pause_reading(self, why: str) -> None:
         """Leave the client unread until every reason given is taken back."""
-        if not self._pauses:
+        if not self._pauses and not self.transport.is_closing():
             self.transport.pause_reading()
         self._pauses.add(why)
 
     def resume_reading(self, why: str) -> None:
         if why in self._pauses:
             self._pauses.discard(why)
-            if not self._pauses:
+            self._since = self.relay.time()
+            if not self._pauses and not self.transport.is_closing():
                 self.transport.resume_reading()
 
     def pause_writing(self) -> None:
@@ -119,11 +134,12 @@ class ClientConnection(asyncio.Protocol):
             if exchange is None:
                 at = self._head(data, at)
             elif not exchange.request_done:
+                self._since = self.relay.time()
                 at = exchange.from_client(data, at)
-                if at < 0:
-                    return
             else:
                 self._hold(data[at:] if at else data)
+                return
+            if at < 0:
                 return
 
     def _hold(self, data: bytes) -> None:
@@ -132,33 +148,34 @@ class ClientConnection(asyncio.Protocol):
             self.pause_reading(PIPELINED)
 
     def _head(self, data: bytes, at: int) -> int:
-        """Reads a request head and starts its exchange. Returns how far `data` was used."""
-        buffer = self._buffer
-        known = len(buffer)
-        buffer += data[at:] if at else data
+        """Reads a request head and starts its exchange. Returns how far `data` was used, -1: all of it."""
+        now = self.relay.time()
+        known, shift = len(self._buffer), 0
+        if known:
+            data, at, shift = self._buffer + data[at:], 0, at - known
+        else:
+            self._since = now
+        start = at
         # A client may send an empty line after a body (RFC 9112, 2.2).
-        skip = 0
-        while buffer.startswith(b"\r\n", skip):
-            skip += 2
-        end = buffer.find(b"\r\n\r\n", max(skip, known - 3))
-        if end < 0:
-            if len(buffer) - skip > MAX_HEAD:
-                raise ProtocolError(f"request head longer than {MAX_HEAD} bytes", 431)
-            if _BARE_LF.search(buffer, max(known - 1, 0)):
-                raise ProtocolError("bare LF in a request head")
-            self._buffer = buffer[skip:]
-            return len(data)
-        if end - skip > MAX_HEAD:
+        while data.startswith(b"\r\n", start):
+            start += 2
+        end = data.find(b"\r\n\r\n", max(start, at + known - 3))
+        if (end if end >= 0 else len(data)) - start > MAX_HEAD:
             raise ProtocolError(f"request head longer than {MAX_HEAD} bytes", 431)
+        if end < 0:
+            if _BARE_LF.search(data, max(at + known - 1, start)):
+                raise ProtocolError("bare LF in a request head")
+            self._buffer = data[start:]
+            return -1
         self._buffer = b""
-        head = parse_request(buffer[skip : end + 4])
+        head = RequestHead(data[start : end + 4])
         if head.method == b"CONNECT":
             raise ProtocolError("CONNECT is not served: this is no forward proxy", 501)
         if head.expect_continue and head.length and head.version == b"HTTP/1.1":
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        self.exchange = Exchange(self, head)
-        self.exchange.begin()
-        return at + end + 4 - known
+        exchange = self.exchange = Exchange(self, head, now)
+        used = exchange.begin(data, start, end + 4)
+        return used + shift if used >= 0 else -1
 
     def _refuse(self, status: int, message: str) -> None:
         exchange = self.exchange
@@ -172,17 +189,40 @@ class ClientConnection(asyncio.Protocol):
     def next(self, *, keep_alive: bool) -> None:
         """The exchange is over: go on with the next request, or close."""
         exchange, self.exchange = self.exchange, None
+        if self.transport.is_closing():
+            return
+        self._since = self.relay.time()
         if not keep_alive or self.relay.draining:
             if exchange is None or exchange.request_done:
                 self.transport.close()
             else:
                 self._leave()
             return
-        self.resume_reading(UPSTREAM)
-        self.resume_reading(PIPELINED)
+        if self._pauses:
+            self.resume_reading(UPSTREAM)
+            self.resume_reading(PIPELINED)
         if self._later:
             # Not at once: a client that pipelines thousands must not grow the stack.
             asyncio.get_running_loop().call_soon(self._resume)
+
+    def look(self, now: float) -> None:
+        """Called every second: ends a connection whose client has left unseen, or is silent for too long."""
+        if self._pauses:
+            # Unread, so its end does not show by itself.
+            if _has_left(self.transport):
+                self.transport.abort()
+        elif self.tunnel is None and now - self._since > self.relay.client_timeout_s:
+            exchange = self.exchange
+            if exchange is not None and not exchange.request_done:
+                exchange.client_broke(408, f"the rest of the request did not come within {self._limit} s")
+            elif exchange is None and self._buffer:
+                self._refuse(408, f"the rest of the request head did not come within {self._limit} s")
+            elif exchange is None and not self._leaving and not self._later:
+                self.transport.close()
+
+    @property
+    def _limit(self) -> str:
+        return f"{self.relay.client_timeout_s:g}"
 
     def upgraded(self, tunnel: asyncio.Transport) -> None:
         """From now on bytes are passed on as they are, those already here first."""
@@ -199,15 +239,20 @@ class ClientConnection(asyncio.Protocol):
 
     def cut(self) -> None:
         """The reply was not complete, and only a reset can say so."""
+        if self.transport.is_closing():
+            return
         connection = self.transport.get_extra_info("socket")
         if connection is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+        if self.transport.get_extra_info("ssl_object") is not None:
+            self.transport.abort()  # an orderly end of TLS would say that the reply was complete
 
     def _leave(self) -> None:
         if self.transport.is_closing():
             return
         self._leaving = True
-        self.transport.write_eof()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
         if self._pauses:
             self._pauses.clear()
             self.transport.resume_reading()
@@ -216,3 +261,12 @@ class ClientConnection(asyncio.Protocol):
     def _resume(self) -> None:
         if not self.transport.is_closing():
             self.data_received(b"")
+
+
+def _has_left(transport: asyncio.Transport) -> bool:
+    connection = transport.get_extra_info("socket")
+    if connection is None:
+        return False
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLRDHUP)
+    return bool(poll.poll(0))

@@ -2,23 +2,16 @@
 
 import asyncio
 import logging
-from enum import Enum, auto
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from ..record import Outcome
+from .body import Body
 from .errors import error_reply
-from .http1 import (
-    CHUNKED,
-    HOP_BY_HOP,
-    MAX_HEAD,
-    UNTIL_CLOSE,
-    Body,
-    ProtocolError,
-    RequestHead,
-    ResponseHead,
-    parse_response,
-)
-from .upstream import UPSTREAM, Choice, UpstreamConnection
+from .framing import Reframing, reframing
+from .http1 import HOP_BY_HOP, MAX_HEAD, UNTIL_CLOSE, ProtocolError, RequestHead, ResponseHead
+from .tunnel import Tunnel
+from .upstream import UPSTREAM, Choice, ConnectError, UpstreamConnection
 
 if TYPE_CHECKING:
     from .client import ClientConnection
@@ -28,223 +21,236 @@ _log = logging.getLogger(__name__)
 #: Request bytes held while a connection to the upstream is being made, before the client is left unread.
 MAX_PENDING = 262_144
 
-#: Chunks of one read that keep their bounds when the reply is put into chunks anew.
-MAX_PARTS = 64
-
 _EXPECT = frozenset((b"expect",))
 # A body that was changed has its own length; and only identity coding lets the added event be found again.
 _REPLACED = frozenset((b"expect", b"content-length", b"transfer-encoding", b"accept-encoding"))
 
 
-class _Framing(Enum):
-    """How the reply's body reaches the client."""
+class _Sink(Protocol):
+    def write(self, data: bytes) -> None: ...
 
-    RAW = auto()
-    #: Payload in new chunks: the watcher takes bytes out.
-    CHUNKS = auto()
-    #: Payload alone, until the connection closes.
-    PLAIN = auto()
+
+class _Nowhere:
+    """Where a reply goes whose client has left."""
+
+    def write(self, data: bytes) -> None:
+        pass
 
 
 class Exchange:
     """Life of one request. Ends exactly once, by `_finish`."""
 
-    __slots__ = (
-        "_body",
-        "_candidates",
-        "_choice",
-        "_client",
-        "_connection",
-        "_filtering",
-        "_framing",
-        "_head",
-        "_held",
-        "_holding",
-        "_original",
-        "_over",
-        "_partial",
-        "_paused",
-        "_pending",
-        "_pending_size",
-        "_reply",
-        "_reply_body",
-        "_request_payload",
-        "_started",
-        "_status",
-        "_stays",
-        "_task",
-        "_timer",
-        "_touched",
-        "_watch",
-        "bytes_in",
-        "bytes_out",
-        "request_done",
-    )
+    # Defaults here and not in __init__: most exchanges need few of them, and one is made for each request.
+    #: Bytes of request body, as the client framed it.
+    bytes_in = 0
+    #: Bytes written to the client, the head included.
+    bytes_out = 0
+    #: The request's end has come.
+    request_done = False
 
-    def __init__(self, client: "ClientConnection", head: RequestHead) -> None:
+    _request_body: Body | None = None
+    #: Request bytes as they came, and their payload, while the watcher is to see the body before it goes on.
+    _held: list[bytes] | None = None
+    _held_payload: list[bytes]
+    #: The request as the client framed it, kept while a changed one may still be refused.
+    _original: bytes | None = None
+    #: Bytes for the upstream while there is no connection yet.
+    _pending: list[bytes] | None = None
+    _pending_size = 0
+    #: The client takes no more, so the upstream is left unread.
+    _paused = False
+    _choice: Choice | None = None
+    _connection: UpstreamConnection | None = None
+    _task: asyncio.Task[None] | None = None
+    _idle: asyncio.TimerHandle | None = None
+    #: Set once the client has left a reply that is read on for its figures.
+    _grace: asyncio.TimerHandle | None = None
+    _touched = 0.0
+    #: The beginning of a reply head.
+    _partial = b""
+    _status: int | None = None
+    _reply: ResponseHead | None = None
+    _reply_body: Body | None = None
+    _reframing: Reframing | None = None
+    #: Whether the client's connection goes on after the reply; settled with the reply's head.
+    _stays = False
+    _over = False
+
+    def __init__(self, client: "ClientConnection", head: RequestHead, now: float) -> None:
         self._client = client
+        self._relay = client.relay
         self._head = head
-        self._body = Body(head.length)
-        self._started = client.relay.time()
-        self._watch = client.relay.watcher(head, self._started)
-        self._held: list[bytes] = []
-        self._request_payload: list[bytes] = []
-        self._holding = False
-        #: The request as the client framed it, kept while a changed one may still be refused.
-        self._original: list[bytes] | None = None
-        #: Bytes for the upstream while there is no connection yet; None once there is.
-        self._pending: list[bytes] | None = []
-        self._pending_size = 0
-        #: The client takes no more, so the upstream is left unread.
-        self._paused = False
-        self._candidates: list[Choice] = []
-        self._choice: Choice | None = None
-        self._connection: UpstreamConnection | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._touched = self._started
-        self._partial = b""
-        self._reply: ResponseHead | None = None
-        self._reply_body = Body(0)
-        self._framing = _Framing.RAW
-        self._filtering = False
-        self._status: int | None = None
-        #: Whether the client's connection goes on after the reply; settled with the reply's head.
-        self._stays = False
-        self._over = False
-        self.request_done = head.length == 0
-        self.bytes_in = 0
-        self.bytes_out = 0
+        self._sink: _Sink = client.transport
+        self._watch = client.relay.watcher(head, now)
 
     # ---- from the client
 
-    def begin(self) -> None:
-        """The head is complete."""
+    def begin(self, data: bytes, start: int, at: int) -> int:
+        """The head is `data[start:at]`. Returns the index after the request's end in `data`, or -1 if it goes on."""
+        length = self._head.length
         watch = self._watch
-        if not self.request_done and watch is not None and self._head.length <= watch.hold:
-            self._holding = True
+        end = at + length
+        if length >= 0 and end <= len(data):
+            self.request_done = True
+            self.bytes_in = length
+            changed = watch.request(data[at:end] if length <= watch.hold else None) if watch is not None else None
+            if changed is None and self._goes_as_it_is():
+                self._dispatch(data[start:end], self._relay.choose())
+            else:
+                self._send(data[at:end], changed)
+            return end
+        self._request_body = Body(length)
+        if watch is not None and length <= watch.hold:
+            self._held = []
+            self._held_payload = []
         else:
-            self._send(None if not self.request_done else b"")
+            if watch is not None:
+                watch.request(None)
+            self._send(b"", None)
+        return self.from_client(data, at) if at < len(data) else -1
 
     def from_client(self, data: bytes, at: int) -> int:
         """Body bytes. Returns the index after the request's end in `data`, or -1 if it goes on."""
-        end = self._body.feed(data, at)
+        body = self._request_body
+        if body is None:
+            return at
+        end = body.feed(data, at)
         raw = data[at:end] if end >= 0 else (data[at:] if at else data)
         self.bytes_in += len(raw)
         self.request_done = end >= 0
-        if self._holding:
-            self._held.append(raw)
-            self._request_payload += self._body.payload
-            if self.request_done:
-                self._send(b"".join(self._request_payload))
-            elif self._watch is None or self.bytes_in > self._watch.hold:
-                self._send(None)
-        else:
+        held, watch = self._held, self._watch
+        if held is None or watch is None:
             self._write_upstream(raw)
+            return end
+        held.append(raw)
+        self._held_payload += body.parts
+        if self.request_done:
+            self._held = None
+            self._send(b"".join(held), watch.request(b"".join(self._held_payload)))
+            self._held_payload = []
+        elif self.bytes_in > watch.hold:
+            self._held = None
+            self._held_payload = []
+            watch.request(None)
+            self._send(b"".join(held), None)
         return end
 
     def client_broke(self, status: int, message: str) -> None:
         """The client's bytes are no HTTP: nothing more of them is forwarded."""
-        self._client.relay.refused += 1
+        self._relay.refused += 1
         if self._status is None:
             self._fail(status, message, "bad_request", Outcome.CLIENT_ABORT)
         else:
             self._cut(Outcome.CLIENT_ABORT)
 
     def client_lost(self) -> None:
+        """The client left. Its reply ends, or is read on for a while where its figures are wanted."""
+        grace = self._relay.abort_grace_s
+        if grace is None or not self.request_done or self._connection is None:
+            self.abandon()
+            return
+        self._sink = _Nowhere()
+        self._grace = asyncio.get_running_loop().call_later(grace, self.abandon)
+        self._relay.abandoned.add(self)
+        if self._paused:
+            self.resume_upstream()
+
+    def abandon(self) -> None:
+        """End it for a client that has left."""
         self._drop_upstream()
         self._finish(Outcome.CLIENT_ABORT)
 
     # ---- to the upstream
 
-    def _send(self, body: bytes | None) -> None:
-        """Forward the head and what was held; `body` is the whole payload if it is known."""
-        watch = self._watch
-        self._holding = False
-        raw = self._held
-        self._held = []
-        changed = watch.request(body) if watch is not None else None
-        self._request_payload = []
-        if changed is not None:
-            self._original = raw
-            raw = [changed]
-        self._begin_upstream(raw, len(changed) if changed is not None else None)
-
-    def _begin_upstream(
-        self, raw: list[bytes], length: int | None, choice: Choice | None = None, *, fresh: bool = False
-    ) -> None:
+    def _goes_as_it_is(self) -> bool:
         head = self._head
-        drop = self._client.relay.not_forwarded | (_EXPECT if length is None else _REPLACED)
+        return head.plain and self._relay.hidden.isdisjoint(head.names)
+
+    def _request_head(self, length: int | None) -> bytes:
+        """The head to forward; `length` is that of a changed body."""
+        head = self._head
+        drop = self._relay.not_forwarded | (_EXPECT if length is None else _REPLACED)
         lines = [head.start, *head.forwarded(drop)]
         if length is not None:
             lines.append(b"Content-Length: %d" % length)
         if head.upgrade:
             lines.append(b"Connection: upgrade")
-            lines += [line for name, line in head.lines if name == b"upgrade"]
-        self._pending = [b"\r\n".join(lines), b"\r\n\r\n", *raw]
-        self._pending_size = sum(map(len, self._pending))
-        self._candidates = [choice] if choice is not None else self._client.relay.choose()
-        self._next_candidate(fresh=fresh)
+            lines += head.lines(b"upgrade")
+        return b"\r\n".join(lines) + b"\r\n\r\n"
 
-    def _next_candidate(self, *, fresh: bool = False) -> None:
-        relay = self._client.relay
-        self._choice = choice = self._candidates.pop(0)
-        choice.upstream.in_flight += 1
-        if self._watch is not None:
-            self._watch.sent(choice.upstream.name, choice.arm, choice.upstream.in_flight)
-        connection = None if fresh else choice.upstream.take(relay.time())
+    def _send(self, raw: bytes, changed: bytes | None) -> None:
+        """Forward the head and the body so far: `raw` as the client framed it, or whole and `changed`."""
+        if changed is None:
+            wire = self._request_head(None) + raw
+        else:
+            self._original = raw
+            wire = self._request_head(len(changed)) + changed
+        self._dispatch(wire, self._relay.choose())
+
+    def _dispatch(self, wire: bytes, candidates: Sequence[Choice], *, fresh: bool = False) -> None:
+        """Send `wire`, what there is of the request, to the first of `candidates` that can be reached."""
+        now = self._relay.time()
+        if candidates[0].upstream.retry_at > now and len(candidates) > 1:
+            # Refused a moment ago: not every request shall wait for the same refusal.
+            candidates = [*candidates[1:], candidates[0]]
+        choice = candidates[0]
+        connection = None if fresh else choice.upstream.take(now)
         if connection is not None:
-            self._connected(connection)
+            self._assign(choice)
+            self._connected(connection, wire)
         else:
-            self._task = relay.spawn(self._connect(choice))
+            self._pending = [wire]
+            self._pending_size = len(wire)
+            self._task = self._relay.spawn(self._connect(candidates))
 
-    async def _connect(self, choice: Choice) -> None:
-        try:
-            connection = await choice.upstream.connect()
-        except (OSError, TimeoutError) as error:
-            if self._over:
+    def _assign(self, choice: Choice) -> None:
+        self._release()
+        self._choice = choice
+        upstream = choice.upstream
+        upstream.in_flight += 1
+        if self._watch is not None:
+            self._watch.sent(upstream.name, choice.arm, upstream.in_flight)
+
+    def _release(self) -> None:
+        if self._choice is not None:
+            self._choice.upstream.in_flight -= 1
+            self._choice = None
+
+    async def _connect(self, candidates: Sequence[Choice]) -> None:
+        failure = "there is no upstream"
+        for choice in candidates:
+            self._assign(choice)
+            try:
+                connection = await choice.upstream.connect()
+            except ConnectError as error:
+                failure = str(error)
+                continue
+            pending = self._pending
+            if self._over or pending is None:
+                connection.transport.abort()
                 return
-            reason = "did not accept a connection in time" if isinstance(error, TimeoutError) else str(error)
-            if choice.upstream.reachable:
-                choice.upstream.reachable = False
-                _log.warning(
-                    "upstream %s (%s) cannot be reached: %s", choice.upstream.name, choice.upstream.url, reason
-                )
-            if self._candidates:
-                choice.upstream.in_flight -= 1
-                self._choice = None
-                self._next_candidate()
-                return
-            message = f"the upstream {choice.upstream.name!r} cannot be reached: {reason}"
-            self._fail(502, message, "upstream_unreachable", Outcome.BAD_GATEWAY)
+            self._pending = None
+            self._client.resume_reading(UPSTREAM)
+            self._connected(connection, b"".join(pending))
             return
-        if not choice.upstream.reachable:
-            choice.upstream.reachable = True
-            _log.warning("upstream %s (%s) is reached again", choice.upstream.name, choice.upstream.url)
-        if self._over:
-            connection.transport.abort()
-        else:
-            self._connected(connection)
+        self._fail(502, failure, "upstream_unreachable", Outcome.BAD_GATEWAY)
 
-    def _connected(self, connection: UpstreamConnection) -> None:
+    def _connected(self, connection: UpstreamConnection, wire: bytes) -> None:
         self._connection = connection
         connection.exchange = self
         connection.used += 1
-        pending = self._pending
-        self._pending = None
-        self.resume_client()
-        if pending:
-            connection.transport.write(b"".join(pending))
+        connection.transport.write(wire)
         if self._paused:
             connection.transport.pause_reading()
-        self._touch()
-        if self._timer is not None:
-            self._timer.cancel()
-        self._watch_idle()
+        if self._relay.idle_timeout_s is not None:
+            if self._idle is not None:
+                self._idle.cancel()
+            self._touched = self._relay.time()
+            self._watch_idle()
 
     def _write_upstream(self, raw: bytes) -> None:
         if self._connection is not None:
-            self._touch()
+            self._touched = self._relay.time()
             self._connection.transport.write(raw)
         elif self._pending is not None:
             self._pending.append(raw)
@@ -265,7 +271,7 @@ class Exchange:
 
     def resume_upstream(self) -> None:
         self._paused = False
-        self._touch()
+        self._touched = self._relay.time()
         if self._connection is not None:
             self._connection.transport.resume_reading()
 
@@ -273,122 +279,100 @@ class Exchange:
 
     def from_upstream(self, data: bytes) -> None:
         try:
-            if self._reply is None:
-                self._reply_head(data)
+            if self._reply_body is not None:
+                self._reply_bytes(self._reply_body, data, 0, b"")
             else:
-                self._reply_bytes(data, 0, b"")
+                self._reply_head(data)
         except ProtocolError as error:
             self._upstream_broke(str(error))
 
     def _reply_head(self, data: bytes) -> None:
-        data = self._partial + data
-        client = self._client
+        if self._partial:
+            data = self._partial + data
+        at = 0
         while True:
-            end = data.find(b"\r\n\r\n")
-            if end < 0 and len(data) <= MAX_HEAD:
-                self._partial = data
-                return
-            if end < 0 or end > MAX_HEAD:
+            end = data.find(b"\r\n\r\n", at)
+            if (end if end >= 0 else len(data)) - at > MAX_HEAD:
                 raise ProtocolError("reply head too long")
-            head = parse_response(data[: end + 4], self._head.method)
-            if head.status == 101 and self._head.upgrade:
-                self._tunnel(data)
+            if end < 0:
+                self._partial = data[at:]
                 return
-            if head.status == 101:
-                raise ProtocolError("101 to a request that offered no other protocol")
+            end += 4
+            head = ResponseHead(data[at:end], self._head.method)
             if head.status >= 200:
                 break
+            if head.status == 101:
+                self._tunnel(data[at:])
+                return
             if head.status != 100 and self._head.version == b"HTTP/1.1":
-                client.transport.write(data[: end + 4])
-            data = data[end + 4 :]
+                self._sink.write(data[at:end])
+            at = end
         self._partial = b""
         if self._original is not None and head.status in (400, 422):
             self._resend_original()
             return
         self._original = None
-        now = client.relay.time()
-        added: list[bytes] = []
-        if self._watch is not None:
-            self._filtering, added = self._watch.response(head, now)
-        lines = [head.start, *head.forwarded(self._choose_framing(head)), *added]
-        if self._framing is _Framing.CHUNKS and head.length != CHUNKED:
-            lines.append(b"Transfer-Encoding: chunked")
-        self._stays = self._client_stays(head)
-        if not self._stays:
-            lines.append(b"Connection: close")
         self._reply = head
         self._status = head.status
-        self._reply_body = Body(head.length)
-        start = b"\r\n".join(lines) + b"\r\n\r\n"
-        self._reply_bytes(data, end + 4, start)
+        body = self._reply_body = Body(head.length)
+        self._reply_bytes(body, data, end, self._reply_start(head))
 
-    def _choose_framing(self, head: ResponseHead) -> frozenset[bytes]:
-        """Sets how the body is framed for the client; returns the fields to leave out of the head."""
-        if self._filtering and head.length != UNTIL_CLOSE and head.version == b"HTTP/1.1":
-            self._framing = _Framing.CHUNKS
-            return HOP_BY_HOP | {b"content-length"}
-        if self._filtering or (head.length == CHUNKED and self._head.version == b"HTTP/1.0"):
-            self._framing = _Framing.PLAIN
-            return HOP_BY_HOP | {b"transfer-encoding", b"content-length"}
-        return HOP_BY_HOP
+    def _reply_start(self, head: ResponseHead) -> bytes:
+        """The head for the client."""
+        watch = self._watch
+        filters, added = False, b""
+        if watch is not None:
+            filters, added = watch.response(head, self._relay.time())
+        self._reframing = anew = reframing(self._head, head, watch if filters else None)
+        self._stays = self._client_stays(head)
+        if anew is None:
+            lines = [head.start, *(head.rows if head.plain else head.forwarded(HOP_BY_HOP))]
+        else:
+            lines = [head.start, *head.forwarded(anew.dropped), *anew.added]
+        end = b"\r\n" if self._stays else b"Connection: close\r\n\r\n"
+        return b"%b\r\n%b%b" % (b"\r\n".join(lines), added, end)
 
     def _client_stays(self, head: ResponseHead) -> bool:
         # HTTP/1.0 keep-alive is not offered; a reply before the request's end leaves no safe place to go on.
         return (
-            self._head.keep_alive
-            and self._head.version == b"HTTP/1.1"
-            and self.request_done
+            self.request_done
             and head.length != UNTIL_CLOSE
-            and self._framing is not _Framing.PLAIN
-            and not self._client.relay.draining
+            and self._head.keep_alive
+            and self._head.version == b"HTTP/1.1"
+            and (self._reframing is None or self._reframing.chunks)
+            and not self._relay.draining
         )
 
-    def _reply_bytes(self, data: bytes, at: int, start: bytes) -> None:
+    def _reply_bytes(self, body: Body, data: bytes, at: int, start: bytes) -> None:
         """Body bytes `data[at:]`, behind the not yet written head `start`."""
-        body = self._reply_body
         end = body.feed(data, at)
-        if self._framing is _Framing.RAW:
-            out = data if not at and end in (-1, len(data)) else data[at : end if end >= 0 else len(data)]
+        parts = body.parts
+        now = self._touched = self._relay.time()
+        anew = self._reframing
+        if anew is not None:
+            out = start + anew.feed(parts, now, last=end >= 0)
+        elif start:
+            out = start + (data[at:end] if end >= 0 else data[at:])
         else:
-            out = self._reframed(body.payload, last=end >= 0)
-        if start:
-            out = start + out
+            out = data if end < 0 else data[:end]
         if out:
             self.bytes_out += len(out)
-            self._client.transport.write(out)
-        watch = self._watch
-        now = self._client.relay.time()
-        self._touched = now
-        if watch is not None and not self._filtering and body.payload:
-            watch.feed(body.payload, now)
+            self._sink.write(out)
+        if parts and self._watch is not None and (anew is None or not anew.filters):
+            self._watch.feed(parts[0] if len(parts) == 1 else b"".join(parts), now)
         if end >= 0:
             self._reply_done(surplus=end < len(data))
 
-    def _reframed(self, payload: list[bytes], *, last: bool) -> bytes:
-        watch = self._watch
-        parts = payload
-        if self._filtering and watch is not None:
-            now = self._client.relay.time()
-            if len(payload) > MAX_PARTS:
-                payload = [b"".join(payload)]
-            parts = [watch.filter(part, now) for part in payload]
-            if last:
-                parts.append(watch.flush())
-        parts = [part for part in parts if part]
-        if self._framing is _Framing.PLAIN:
-            return b"".join(parts)
-        out = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts)
-        return out + b"0\r\n\r\n" if last else out
-
     def _resend_original(self) -> None:
         """The upstream did not like the changed body: send the one the client wrote, once."""
-        original = self._original or []
+        original, choice = self._original, self._choice
         self._original = None
+        if original is None or choice is None:
+            return
         if self._watch is not None:
             self._watch.restored()
-        choice = self._choice
         self._drop_upstream()
-        self._begin_upstream(original, None, choice)
+        self._dispatch(self._request_head(None) + original, [choice])
 
     def _reply_done(self, *, surplus: bool) -> None:
         connection = self._connection
@@ -397,15 +381,14 @@ class Exchange:
             connection.exchange = None
             self._connection = None
             # A connection on which something is under way, whichever way, is not safe to use again.
-            all_sent = self.request_done and not connection.transport.get_write_buffer_size()
-            if not all_sent:
+            if not self.request_done or connection.transport.get_write_buffer_size():
                 connection.transport.abort()
             elif surplus or reply is None or not reply.keep_alive or self._head.upgrade:
                 connection.transport.close()
             else:
                 if self._paused:
                     connection.transport.resume_reading()
-                connection.upstream.give_back(connection, self._client.relay.time())
+                connection.upstream.give_back(connection, self._touched)
         self._finish(Outcome.OK if self._status is not None and self._status < 400 else Outcome.UPSTREAM_ERROR)
         self._client.next(keep_alive=self._stays)
 
@@ -415,13 +398,13 @@ class Exchange:
         self._connection = None
         reply = self._reply
         if reply is not None and reply.length == UNTIL_CLOSE and exc is None:
-            if self._filtering and self._watch is not None:
-                self._client.transport.write(self._watch.flush())
+            if self._reframing is not None:
+                self._sink.write(self._reframing.rest())
             self._reply_done(surplus=False)
         elif reply is not None:
             self._cut(Outcome.TRUNCATED)
-        elif self._may_repeat(connection):
-            self._repeat()
+        elif self._choice is not None and self._may_repeat(connection):
+            self._dispatch(self._request_head(None), [self._choice], fresh=True)
         else:
             self._fail(502, "the upstream closed the connection before it replied", "bad_gateway", Outcome.BAD_GATEWAY)
 
@@ -429,13 +412,6 @@ class Exchange:
         """Only what changes nothing, and only if the connection may have been stale (RFC 9110, 9.2.2)."""
         safe = self._head.method in (b"GET", b"HEAD", b"OPTIONS") and self._head.length == 0
         return safe and connection is not None and connection.used > 1 and not self._partial
-
-    def _repeat(self) -> None:
-        choice = self._choice
-        if choice is not None:
-            choice.upstream.in_flight -= 1
-            self._choice = None
-            self._begin_upstream([], None, choice, fresh=True)
 
     def _upstream_broke(self, reason: str) -> None:
         _log.warning("upstream %s: %s", self._choice.upstream.name if self._choice else "?", reason)
@@ -446,6 +422,8 @@ class Exchange:
 
     def _tunnel(self, data: bytes) -> None:
         """The upstream switched protocols: from now on bytes both ways, unread."""
+        if not self._head.upgrade:
+            raise ProtocolError("101 to a request that offered no other protocol")
         connection = self._connection
         client = self._client
         self._status = 101
@@ -459,18 +437,16 @@ class Exchange:
 
     # ---- the end
 
-    def _touch(self) -> None:
-        self._touched = self._client.relay.time()
-
     def _watch_idle(self) -> None:
-        limit = self._client.relay.idle_timeout_s
+        limit = self._relay.idle_timeout_s
         if limit is None or self._over:
             return
+        now = self._relay.time()
         if self._paused or not self.request_done:
-            self._touch()  # the silence is ours, or the client's
-        left = self._touched + limit - self._client.relay.time()
+            self._touched = now  # the silence is ours, or the client's
+        left = self._touched + limit - now
         if left > 0:
-            self._timer = asyncio.get_running_loop().call_later(left, self._watch_idle)
+            self._idle = asyncio.get_running_loop().call_later(left, self._watch_idle)
         elif self._status is None:
             self._fail(504, f"the upstream sent nothing for {limit:g} s", "timeout", Outcome.TIMEOUT)
         else:
@@ -478,27 +454,28 @@ class Exchange:
 
     def _fail(self, status: int, message: str, code: str, outcome: Outcome) -> None:
         """No byte of a reply was sent yet: answer in the relay's own name."""
+        if self._over:
+            return
         self._drop_upstream()
-        client = self._client
         reply = error_reply(status, message, code)
         self._status = status
         self.bytes_out += len(reply)
-        client.transport.write(reply)
+        self._sink.write(reply)
         self._finish(outcome)
-        client.next(keep_alive=False)
+        self._client.next(keep_alive=False)
 
     def _cut(self, outcome: Outcome) -> None:
         """A reply that was begun cannot be completed: it must look cut to the client too."""
         self._drop_upstream()
-        client = self._client
-        if self._filtering and self._watch is not None:
-            rest = self._watch.flush()
-            if rest:
-                client.transport.write(rest if self._framing is _Framing.PLAIN else b"%x\r\n%b\r\n" % (len(rest), rest))
-        if self._framing is _Framing.PLAIN or self._reply_body.ends_with_connection:
-            client.cut()
+        anew = self._reframing
+        if anew is not None:
+            self._sink.write(anew.rest())
+        if (anew is not None and not anew.chunks) or (
+            self._reply_body is not None and self._reply_body.ends_with_connection
+        ):
+            self._client.cut()
         self._finish(outcome)
-        client.next(keep_alive=False)
+        self._client.next(keep_alive=False)
 
     def _drop_upstream(self) -> None:
         connection = self._connection
@@ -506,45 +483,23 @@ class Exchange:
         if connection is not None:
             connection.exchange = None
             connection.transport.abort()
-        if self._choice is not None:
-            self._choice.upstream.in_flight -= 1
-            self._choice = None
+        self._release()
 
     def _finish(self, outcome: Outcome) -> None:
         if self._over:
             return
         self._over = True
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._idle is not None:
+            self._idle.cancel()
         if self._task is not None:
             self._task.cancel()
-        if self._choice is not None:
-            self._choice.upstream.in_flight -= 1
-            self._choice = None
-        relay = self._client.relay
-        relay.count(outcome)
+            self._task = None
+        self._release()
+        relay = self._relay
+        if self._grace is not None:
+            self._grace.cancel()
+            relay.abandoned.discard(self)
+            outcome = Outcome.CLIENT_ABORT
+        relay.outcomes[outcome] += 1
         if self._watch is not None:
             self._watch.end(outcome, self._status, self.bytes_in, self.bytes_out, relay.time())
-
-
-class Tunnel(asyncio.Protocol):
-    """The upstream side of an upgraded connection; the client side writes to its transport."""
-
-    def __init__(self, connection: UpstreamConnection, client: "ClientConnection") -> None:
-        self._client = client
-        connection.transport.set_protocol(self)
-
-    def data_received(self, data: bytes) -> None:
-        self._client.transport.write(data)
-
-    def pause_writing(self) -> None:
-        self._client.pause_reading(UPSTREAM)
-
-    def resume_writing(self) -> None:
-        self._client.resume_reading(UPSTREAM)
-
-    def eof_received(self) -> None:
-        return None
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._client.transport.close()

@@ -1,23 +1,34 @@
-"""HTTP/1.1 message heads and body framing, sans-io (RFC 9112).
+"""HTTP/1.1 message heads, sans-io (RFC 9112).
 
 Strict where laxness lets two servers read one byte stream differently (request smuggling): such a
 message raises `ProtocolError` and must not be forwarded. Everything accepted keeps its raw bytes.
 """
 
-from dataclasses import dataclass
+from functools import lru_cache
 
 #: Largest request or response head, bytes.
 MAX_HEAD = 65_536
-#: Largest chunk-size line, and largest trailer section, bytes.
-MAX_CHUNK_LINE = 4_096
-MAX_TRAILERS = 16_384
 
-_TOKEN = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_HEX = b"0123456789abcdefABCDEF"
+#: `length` of a body that ends with the connection, and of one in chunks.
+UNTIL_CLOSE = -1
+CHUNKED = -2
+
+TOKEN = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _VISIBLE = bytes(range(0x21, 0x7F)) + bytes(range(0x80, 0x100))
 
 #: Fields that belong to one connection (RFC 9110, 7.6.1), beside those that Connection names.
 HOP_BY_HOP = frozenset((b"connection", b"keep-alive", b"proxy-connection", b"te", b"upgrade"))
+_NOT_PLAIN = HOP_BY_HOP | {b"expect"}
+
+# A sender must not name these in Connection; dropping them would change the message's meaning.
+_NEVER_NAMED = frozenset((b"content-length", b"transfer-encoding", b"host", b"close", b"content-type"))
+
+# Clients and servers repeat their lines from message to message, so lines found valid are remembered, but
+# neither long ones nor secrets, and only so many.
+_MAX_KNOWN = 2_048
+_MAX_KNOWN_LINE = 128
+_SECRET = frozenset((b"authorization", b"proxy-authorization", b"cookie", b"set-cookie", b"api-key", b"x-api-key"))
+_known: dict[bytes, bytes] = {}
 
 
 class ProtocolError(Exception):
@@ -28,44 +39,106 @@ class ProtocolError(Exception):
         self.status = status
 
 
-@dataclass(slots=True)
 class Head:
-    """One parsed message head.
+    """One parsed message head: its start line and field lines, raw and in the order they came."""
 
-    `lines` holds (lower-case name, raw field line without CRLF) in the order they came.
-    """
+    __slots__ = ("_first", "connection", "keep_alive", "length", "names", "plain", "rows", "start", "version")
 
-    start: bytes
+    #: Bytes of body still to come; or UNTIL_CLOSE, CHUNKED.
+    length: int
+    keep_alive: bool
     version: bytes
-    lines: list[tuple[bytes, bytes]]
 
-    #: Bytes of body still to come; -1 until the connection ends, -2 chunked.
-    length: int = 0
-    keep_alive: bool = True
-    #: Fields named by Connection, lower-case.
-    connection: frozenset[bytes] = frozenset()
+    def __init__(self, raw: bytes) -> None:
+        self.start, *rows = raw[:-4].split(b"\r\n")
+        names = [_known.get(row) or _name(row) for row in rows]
+        self.rows: list[bytes] = rows
+        #: The lines' field names, lower-case.
+        self.names: list[bytes] = names
+        #: Field name -> its first line.
+        self._first = first = dict(zip(names, rows))  # noqa: B905
+        if len(first) < len(names):
+            self._first = dict(zip(reversed(names), reversed(rows), strict=True))
+        #: Whether no field is for this connection alone, so that the head may be forwarded as it is.
+        self.plain = _NOT_PLAIN.isdisjoint(first)
+        #: Names in Connection, lower-case.
+        self.connection: frozenset[bytes] = frozenset()
+        if b"connection" in first:
+            lines = (row for name, row in zip(names, rows, strict=True) if name == b"connection")
+            self.connection = frozenset().union(*map(_connection, lines))
 
     def value(self, name: bytes) -> bytes | None:
         """The first value of a field, without surrounding white space; None if absent."""
-        for key, line in self.lines:
-            if key == name:
-                return line[len(key) + 1 :].strip(b" \t")
-        return None
+        row = self._first.get(name)
+        return None if row is None else row[len(name) + 1 :].strip(b" \t")
+
+    def lines(self, name: bytes) -> list[bytes]:
+        """The raw lines of a field."""
+        return [row for key, row in zip(self.names, self.rows, strict=True) if key == name]
 
     def forwarded(self, drop: frozenset[bytes] = HOP_BY_HOP) -> list[bytes]:
         """The raw field lines without those in `drop` and those that Connection names."""
-        named = self.connection
-        if named:
-            drop = drop | (named - _NEVER_NAMED)
-        return [line for name, line in self.lines if name not in drop]
+        if self.connection:
+            drop = drop | (self.connection - _NEVER_NAMED)
+        return [row for name, row in zip(self.names, self.rows, strict=True) if name not in drop]
+
+    def _framing(self) -> tuple[int, bool]:
+        """(Content-Length or -1, chunked)."""
+        first = self._first
+        length, chunked = -1, False
+        if len(first) < len(self.names) and (
+            self.names.count(b"content-length") > 1 or self.names.count(b"transfer-encoding") > 1
+        ):
+            raise ProtocolError("repeated Content-Length or Transfer-Encoding")
+        row = first.get(b"content-length")
+        if row is not None:
+            value = row[15:].strip(b" \t")
+            if not value.isdigit() or len(value) > 18:
+                raise ProtocolError("malformed Content-Length")
+            length = int(value)
+        row = first.get(b"transfer-encoding")
+        if row is not None:
+            if row[18:].strip(b" \t").lower() != b"chunked":
+                raise ProtocolError("the only transfer coding spoken here is chunked, once")
+            if length >= 0:
+                raise ProtocolError("both Content-Length and Transfer-Encoding")
+            chunked = True
+        return length, chunked
+
+    def _keeps_alive(self) -> bool:
+        if self.version == b"HTTP/1.1":
+            return b"close" not in self.connection
+        return b"keep-alive" in self.connection
 
 
-@dataclass(slots=True)
 class RequestHead(Head):
-    method: bytes = b""
-    target: bytes = b""
-    expect_continue: bool = False
-    upgrade: bool = False
+    """`raw` is all bytes up to and including the empty line. Raises ProtocolError."""
+
+    __slots__ = ("expect_continue", "method", "target", "upgrade")
+
+    def __init__(self, raw: bytes) -> None:
+        super().__init__(raw)
+        self.method, self.target, self.version = _request_line(self.start)
+        names = self.names
+        length, chunked = self._framing()
+        if names.count(b"host") != 1 and (b"host" in names or self.version == b"HTTP/1.1"):
+            raise ProtocolError("a request needs exactly one Host field")
+        if chunked and self.version == b"HTTP/1.0":
+            raise ProtocolError("Transfer-Encoding in an HTTP/1.0 request")
+        self.length = CHUNKED if chunked else max(length, 0)
+        self.keep_alive = self._keeps_alive()
+        self.expect_continue = self.upgrade = False
+        if not self.plain:
+            self.expect_continue = any(
+                row[7:].strip(b" \t").lower() == b"100-continue" for row in self.lines(b"expect")
+            )
+            # With a body, servers disagree on where the old protocol ends; then the offer is dropped, as it may be.
+            self.upgrade = (
+                b"upgrade" in self.connection
+                and b"upgrade" in names
+                and self.length == 0
+                and self.version == b"HTTP/1.1"
+            )
 
     @property
     def path(self) -> bytes:
@@ -76,36 +149,54 @@ class RequestHead(Head):
         return path
 
 
-@dataclass(slots=True)
 class ResponseHead(Head):
-    status: int = 0
+    """Head of the response to a request with `method`. Raises ProtocolError."""
+
+    __slots__ = ("status",)
+
+    def __init__(self, raw: bytes, method: bytes) -> None:
+        super().__init__(raw)
+        self.version, self.status = _status_line(self.start)
+        length, chunked = self._framing()
+        if self.status < 200 or self.status in (204, 304) or method == b"HEAD":
+            self.length = 0
+        else:
+            self.length = CHUNKED if chunked else length
+        self.keep_alive = self.length != UNTIL_CLOSE and self._keeps_alive()
 
 
-UNTIL_CLOSE = -1
-CHUNKED = -2
-
-# Fields that mean something to the connection or the framing must not come as trailers (RFC 9110, 6.5.1); a
-# server that heeds one there would leave a connection in a state the relay does not know of.
-_NO_TRAILERS = HOP_BY_HOP | {
-    b"authorization",
-    b"content-encoding",
-    b"content-length",
-    b"content-type",
-    b"expect",
-    b"host",
-    b"trailer",
-    b"transfer-encoding",
-}
-
-# A sender must not name these in Connection; dropping them would change the message's meaning.
-_NEVER_NAMED = frozenset((b"content-length", b"transfer-encoding", b"host", b"close", b"content-type"))
+def _name(row: bytes) -> bytes:
+    """The lower-case name of a field line."""
+    _check_line(row)
+    colon = row.find(b":")
+    name = _token(row[:colon] if colon > 0 else b"")
+    if len(row) <= _MAX_KNOWN_LINE and name not in _SECRET:
+        if len(_known) >= _MAX_KNOWN:
+            _known.clear()
+        _known[row] = name
+    return name
 
 
-def parse_request(raw: bytes) -> RequestHead:
-    """Parse a request head, `raw` being all bytes up to and including the empty line."""
-    first, lines = _split(raw)
-    parts = first.split(b" ")
-    if len(parts) != 3 or parts[0].translate(None, _TOKEN) or not parts[0]:
+@lru_cache(1_024)
+def _token(name: bytes) -> bytes:
+    # Also refuses a folded line and white space before the colon.
+    if not name or name.translate(None, TOKEN):
+        raise ProtocolError("malformed header field")
+    return name.lower()
+
+
+def _check_line(line: bytes) -> None:
+    # CR LF pairs went with the split into lines, so any that are left are bare.
+    if b"\r" in line or b"\n" in line or b"\0" in line:
+        raise ProtocolError("bare CR, bare LF or NUL in a message head")
+
+
+@lru_cache(512)
+def _request_line(line: bytes) -> tuple[bytes, bytes, bytes]:
+    """(method, target, version)"""
+    _check_line(line)
+    parts = line.split(b" ")
+    if len(parts) != 3 or parts[0].translate(None, TOKEN) or not parts[0]:
         raise ProtocolError("malformed request line")
     method, target, version = parts
     if not target or target.translate(None, _VISIBLE):
@@ -114,199 +205,23 @@ def parse_request(raw: bytes) -> RequestHead:
         if version[:5] == b"HTTP/":
             raise ProtocolError("only HTTP/1.1 and HTTP/1.0 are spoken here", 505)
         raise ProtocolError("malformed request line")
-    head = RequestHead(first, version, lines, method=method, target=target)
-    hosts = 0
-    length, chunked = _framing(head)
-    for name, line in lines:
-        if name == b"host":
-            hosts += 1
-        elif name == b"expect":
-            head.expect_continue = line[7:].strip(b" \t").lower() == b"100-continue"
-    if hosts > 1 or (hosts == 0 and version == b"HTTP/1.1"):
-        raise ProtocolError("a request needs exactly one Host field")
-    if chunked and version == b"HTTP/1.0":
-        raise ProtocolError("Transfer-Encoding in an HTTP/1.0 request")
-    head.length = CHUNKED if chunked else max(length, 0)
-    head.keep_alive = _keep_alive(head)
-    # With a body, servers disagree on where the old protocol ends; then the offer is dropped, as it may be.
-    head.upgrade = (
-        b"upgrade" in head.connection
-        and head.value(b"upgrade") is not None
-        and head.length == 0
-        and version == b"HTTP/1.1"
-    )
-    return head
+    return method, target, version
 
 
-def parse_response(raw: bytes, method: bytes) -> ResponseHead:
-    """Parse the head of a response to a request with `method`."""
-    first, lines = _split(raw)
-    version, _, rest = first.partition(b" ")
+@lru_cache(64)
+def _status_line(line: bytes) -> tuple[bytes, int]:
+    """(version, status)"""
+    _check_line(line)
+    version, _, rest = line.partition(b" ")
     code = rest[:3]
     if version not in (b"HTTP/1.1", b"HTTP/1.0") or not code.isdigit() or rest[3:4] not in (b"", b" "):
         raise ProtocolError("malformed status line")
-    status = int(code)
-    if status < 100:
+    if int(code) < 100:
         raise ProtocolError("malformed status line")
-    head = ResponseHead(first, version, lines, status=status)
-    length, chunked = _framing(head)
-    if status < 200 or status in (204, 304) or method == b"HEAD":
-        head.length = 0
-    elif chunked:
-        head.length = CHUNKED
-    else:
-        head.length = length
-    head.keep_alive = _keep_alive(head) and head.length != UNTIL_CLOSE
-    return head
+    return version, int(code)
 
 
-def _split(raw: bytes) -> tuple[bytes, list[tuple[bytes, bytes]]]:
-    rows = raw[:-4].split(b"\r\n")
-    # Each row but the last lost one CR and one LF to the split; any more are bare.
-    if raw.count(b"\r") != len(rows) + 1 or raw.count(b"\n") != len(rows) + 1 or b"\0" in raw:
-        raise ProtocolError("bare CR, bare LF or NUL in a message head")
-    lines = []
-    for row in rows[1:]:
-        colon = row.find(b":")
-        name = row[:colon]
-        # Also refuses a folded line and white space before the colon.
-        if colon < 1 or name.translate(None, _TOKEN):
-            raise ProtocolError("malformed header field")
-        lines.append((name.lower(), row))
-    return rows[0], lines
-
-
-def _framing(head: Head) -> tuple[int, bool]:
-    """(Content-Length or -1, chunked); also collects what Connection names."""
-    length = -1
-    chunked = False
-    for name, line in head.lines:
-        if name == b"content-length":
-            value = line[15:].strip(b" \t")
-            if length >= 0 or not value.isdigit() or len(value) > 18:
-                raise ProtocolError("malformed or repeated Content-Length")
-            length = int(value)
-        elif name == b"transfer-encoding":
-            if chunked or line[18:].strip(b" \t").lower() != b"chunked":
-                raise ProtocolError("the only transfer coding spoken here is chunked, once")
-            chunked = True
-        elif name == b"connection":
-            names = (part.strip(b" \t").lower() for part in line[11:].split(b","))
-            head.connection = head.connection | frozenset(part for part in names if part)
-    if chunked and length >= 0:
-        raise ProtocolError("both Content-Length and Transfer-Encoding")
-    return length, chunked
-
-
-def _keep_alive(head: Head) -> bool:
-    if head.version == b"HTTP/1.1":
-        return b"close" not in head.connection
-    return b"keep-alive" in head.connection
-
-
-class Body:
-    """Follows one message body through arbitrary reads.
-
-    `feed(data, start)` looks at `data[start:]` and returns the index just after the message's end, or -1
-    when it goes on past `data`. `payload` then holds the body bytes of that call, without framing. The
-    bytes in `data[start:end]` are the raw message and may be forwarded as they are.
-    """
-
-    __slots__ = ("_in_trailers", "_left", "_line", "_mode", "_trailer_size", "payload")
-
-    def __init__(self, length: int) -> None:
-        self._mode = length
-        self._left = max(0, length)
-        self._line = b""
-        self._in_trailers = False
-        self._trailer_size = 0
-        self.payload: list[bytes] = []
-
-    @property
-    def ends_with_connection(self) -> bool:
-        """Whether only the connection's end tells that the body is complete."""
-        return self._mode == UNTIL_CLOSE
-
-    def feed(self, data: bytes, start: int = 0) -> int:
-        size = len(data)
-        if self._mode == CHUNKED:
-            return self._chunked(data, start, size)
-        if self._mode == UNTIL_CLOSE:
-            self.payload = [data[start:] if start else data]
-            return -1
-        left = self._left
-        if size - start < left:
-            self._left = left - (size - start)
-            self.payload = [data[start:] if start else data]
-            return -1
-        self._left = 0
-        end = start + left
-        self.payload = [data[start:end]] if left else []
-        return end
-
-    def _chunked(self, data: bytes, at: int, size: int) -> int:
-        payload: list[bytes] = []
-        self.payload = payload
-        left = self._left  # of the current chunk, its CRLF included
-        while True:
-            if left:
-                if left > 2:
-                    stop = at + left - 2
-                    if size < stop:
-                        payload.append(data[at:])
-                        self._left = left - (size - at)
-                        return -1
-                    payload.append(data[at:stop])
-                    at = stop
-                    left = 2
-                while left and at < size:
-                    if data[at] != (13, 10)[2 - left]:
-                        raise ProtocolError("a chunk is longer than its size")
-                    at += 1
-                    left -= 1
-                if left:
-                    self._left = left
-                    return -1
-            newline = data.find(b"\n", at)
-            if newline < 0:
-                self._line += data[at:]
-                if len(self._line) > (MAX_TRAILERS if self._in_trailers else MAX_CHUNK_LINE):
-                    raise ProtocolError("chunk-size line or trailers too long")
-                self._left = 0
-                return -1
-            line = data[at : newline + 1]
-            if self._line:
-                line = self._line + line
-                self._line = b""
-            at = newline + 1
-            if self._in_trailers:
-                if self._trailer(line):
-                    return at
-                continue
-            chunk = _chunk_size(line)
-            if chunk:
-                left = chunk + 2
-            else:
-                self._in_trailers = True
-
-    def _trailer(self, line: bytes) -> bool:
-        """True at the empty line that ends the message."""
-        if line == b"\r\n":
-            return True
-        self._trailer_size += len(line)
-        name, colon, _ = line.partition(b":")
-        bad = line[-2:] != b"\r\n" or b"\r" in line[:-2] or not colon or not name or name.translate(None, _TOKEN)
-        if bad or self._trailer_size > MAX_TRAILERS or name.lower() in _NO_TRAILERS:
-            raise ProtocolError("malformed trailer field")
-        return False
-
-
-def _chunk_size(line: bytes) -> int:
-    if line[-2:] != b"\r\n" or b"\r" in line[:-2] or b"\0" in line or len(line) > MAX_CHUNK_LINE:
-        raise ProtocolError("malformed chunk-size line")
-    digits, semicolon, _ = line[:-2].partition(b";")
-    if semicolon:
-        digits = digits.rstrip(b" \t")
-    if not digits or len(digits) > 15 or digits.translate(None, _HEX):
-        raise ProtocolError("malformed chunk size")
-    return int(digits, 16)
+@lru_cache(256)
+def _connection(row: bytes) -> frozenset[bytes]:
+    """What a Connection line names, lower-case."""
+    return frozenset(filter(None, (part.strip(b" \t").lower() for part in row[11:].split(b","))))

@@ -1,9 +1,11 @@
 """Connections to the servers behind the relay."""
 
 import asyncio
+import logging
 import socket
 import ssl
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
@@ -13,11 +15,20 @@ from ..record import Arm
 if TYPE_CHECKING:
     from .exchange import Exchange
 
+_log = logging.getLogger(__name__)
+
 #: uvicorn, and so vLLM, closes a connection idle for 5 s; one that old may be closing while it is used.
 MAX_IDLE_S = 4.0
 
+#: How long an upstream that could not be reached is passed over where there is another, s.
+RETRY_S = 1.0
+
 #: Why a client is left unread.
 UPSTREAM = "the upstream does not take more"
+
+
+class ConnectError(Exception):
+    """No connection to an upstream could be made; the message says to which, and why."""
 
 
 class Upstream:
@@ -35,8 +46,8 @@ class Upstream:
         self.host = parts.hostname
         self.port = parts.port or (443 if parts.scheme == "https" else 80)
         self.in_flight = 0
-        #: Whether the latest attempt to connect succeeded.
-        self.reachable = True
+        #: Not before this time (monotonic) should it be asked again; 0 while it can be reached.
+        self.retry_at = 0.0
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._connect_timeout_s = connect_timeout_s
         self._idle: list[UpstreamConnection] = []
@@ -52,12 +63,22 @@ class Upstream:
         return None
 
     async def connect(self) -> "UpstreamConnection":
-        """A new connection. Raises OSError or TimeoutError."""
+        """A new connection. Raises ConnectError."""
         loop = asyncio.get_running_loop()
-        async with asyncio.timeout(self._connect_timeout_s):
-            _, connection = await loop.create_connection(
-                lambda: UpstreamConnection(self), self.host, self.port, ssl=self._tls
-            )
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                _, connection = await loop.create_connection(
+                    lambda: UpstreamConnection(self), self.host, self.port, ssl=self._tls
+                )
+        except (OSError, TimeoutError) as error:
+            reason = "did not accept a connection in time" if isinstance(error, TimeoutError) else str(error)
+            if not self.retry_at:
+                _log.warning("upstream %s (%s) cannot be reached: %s", self.name, self.url, reason)
+            self.retry_at = time.monotonic() + RETRY_S
+            raise ConnectError(f"the upstream {self.name!r} cannot be reached: {reason}") from None
+        if self.retry_at:
+            self.retry_at = 0.0
+            _log.warning("upstream %s (%s) is reached again", self.name, self.url)
         return connection
 
     def give_back(self, connection: "UpstreamConnection", now: float) -> None:
@@ -133,4 +154,4 @@ class Choice:
 
 
 #: Candidates for one request, best first; a later one is used only if an earlier refuses the connection.
-Choose = Callable[[], list[Choice]]
+Choose = Callable[[], Sequence[Choice]]

@@ -25,11 +25,14 @@ class Watch(Protocol):
     def sent(self, upstream: str, arm: Arm, concurrency: int) -> None:
         """The request goes to `upstream`, as its `concurrency`-th in flight."""
 
-    def response(self, head: ResponseHead, now: float) -> tuple[bool, list[bytes]]:
-        """The reply's head. Returns whether the body must pass through `filter`, and field lines to add."""
+    def response(self, head: ResponseHead, now: float) -> tuple[bool, bytes]:
+        """The reply's head. Returns whether the body must pass through `filter`, and field lines to add.
 
-    def feed(self, payload: list[bytes], now: float) -> None:
-        """Body bytes of one read, without framing."""
+        Each line ends in CRLF; no line: empty.
+        """
+
+    def feed(self, payload: bytes, now: float) -> None:
+        """Body bytes of one read, without framing; never empty."""
 
     def filter(self, payload: bytes, now: float) -> bytes:
         """Like `feed`, returning the bytes the client is to get; may hold some back until more come."""

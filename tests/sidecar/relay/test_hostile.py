@@ -9,7 +9,8 @@ from support.proxy import Proxy, post, proxy
 from support.upstream import Upstream, chat_stream, chunked, echo, json_reply, replying, running
 
 from sidecar.record import Outcome
-from sidecar.relay.http1 import CHUNKED, Body, ProtocolError, parse_request
+from sidecar.relay.body import Body
+from sidecar.relay.http1 import CHUNKED, ProtocolError, RequestHead
 
 Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -29,7 +30,7 @@ async def settled(made: Proxy) -> None:
 
 @pytest.mark.parametrize("framing", [b"Content-Length: 5\r\n", b"Transfer-Encoding: chunked\r\n"])
 def test_an_upgrade_is_not_offered_with_a_body(framing: bytes) -> None:
-    head = parse_request(b"POST / HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: h2c\r\n" + framing + b"\r\n")
+    head = RequestHead(b"POST / HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: h2c\r\n" + framing + b"\r\n")
     assert not head.upgrade
     assert all(not line.lower().startswith(b"upgrade") for line in head.forwarded())
 

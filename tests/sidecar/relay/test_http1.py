@@ -4,15 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.relay.http1 import (
-    CHUNKED,
-    MAX_TRAILERS,
-    UNTIL_CLOSE,
-    Body,
-    ProtocolError,
-    parse_request,
-    parse_response,
-)
+from sidecar.relay.body import MAX_TRAILERS, Body
+from sidecar.relay.http1 import CHUNKED, UNTIL_CLOSE, ProtocolError, RequestHead, ResponseHead
 
 GET = b"GET / HTTP/1.1\r\n"
 HOST = b"Host: h\r\n"
@@ -60,7 +53,7 @@ HOST = b"Host: h\r\n"
 )
 def test_requests_that_are_refused(name: str, raw: bytes) -> None:
     with pytest.raises(ProtocolError):
-        parse_request(raw)
+        RequestHead(raw)
 
 
 def test_a_request_keeps_order_case_repeats_and_latin_1() -> None:
@@ -68,7 +61,7 @@ def test_a_request_keeps_order_case_repeats_and_latin_1() -> None:
         b"POST /v1/x%2Fy%252F?a=%2B&b=+&c HTTP/1.1\r\nhOST: h\r\nX-b:  two  \r\nX-a: caf\xe9\r\nx-B:\r\n"
         b"Connection: keep-alive, X-Hop\r\nx-hop: 1\r\nKeep-Alive: 5\r\nTE: trailers\r\nContent-Length: 0\r\n\r\n"
     )
-    head = parse_request(raw)
+    head = RequestHead(raw)
     assert head.forwarded() == [b"hOST: h", b"X-b:  two  ", b"X-a: caf\xe9", b"x-B:", b"Content-Length: 0"]
     assert head.target == b"/v1/x%2Fy%252F?a=%2B&b=+&c"
     assert head.path == b"/v1/x%2Fy%252F"
@@ -77,12 +70,12 @@ def test_a_request_keeps_order_case_repeats_and_latin_1() -> None:
 
 
 def test_connection_cannot_take_the_framing_away() -> None:
-    head = parse_request(GET + HOST + b"Connection: close, content-length, host\r\nContent-Length: 3\r\n\r\n")
+    head = RequestHead(GET + HOST + b"Connection: close, content-length, host\r\nContent-Length: 3\r\n\r\n")
     assert head.forwarded() == [b"Host: h", b"Content-Length: 3"]
 
 
 def test_the_path_of_an_absolute_target() -> None:
-    assert parse_request(b"GET http://h/a/b?c HTTP/1.1\r\n" + HOST + b"\r\n").path == b"/a/b"
+    assert RequestHead(b"GET http://h/a/b?c HTTP/1.1\r\n" + HOST + b"\r\n").path == b"/a/b"
 
 
 @pytest.mark.parametrize(
@@ -101,7 +94,7 @@ def test_the_path_of_an_absolute_target() -> None:
     ],
 )
 def test_reply_framing(name: str, method: bytes, raw: bytes, length: int, keep_alive: bool) -> None:
-    head = parse_response(raw, method)
+    head = ResponseHead(raw, method)
     assert (head.length, head.keep_alive) == (length, keep_alive), name
 
 
@@ -117,7 +110,7 @@ def test_reply_framing(name: str, method: bytes, raw: bytes, length: int, keep_a
 )
 def test_replies_that_are_refused(raw: bytes) -> None:
     with pytest.raises(ProtocolError):
-        parse_response(raw, b"GET")
+        ResponseHead(raw, b"GET")
 
 
 @pytest.mark.parametrize(
@@ -168,7 +161,7 @@ def test_a_chunked_body_ends_where_it_ends_at_any_cut(
     body, payload, seen = Body(CHUNKED), b"", 0
     for start, stop in zip([0, *cuts], [*cuts, len(wire)], strict=True):
         end = body.feed(wire[start:stop])
-        payload += b"".join(body.payload)
+        payload += b"".join(body.parts)
         if end >= 0:
             seen = start + end
             break
@@ -183,7 +176,7 @@ def test_a_length_delimited_body_ends_where_it_ends_at_any_cut(length: int, wire
     body, payload = Body(length), b""
     for start, stop in zip([0, *edges], [*edges, len(wire)], strict=True):
         end = body.feed(b"xy" + wire[start:stop], 2)
-        payload += b"".join(body.payload)
+        payload += b"".join(body.parts)
         if end >= 0:
             assert start + end - 2 == length
             break
@@ -193,8 +186,8 @@ def test_a_length_delimited_body_ends_where_it_ends_at_any_cut(length: int, wire
 @given(st.binary(max_size=300))
 def test_no_bytes_raise_anything_but_protocol_errors(raw: bytes) -> None:
     for parse in (
-        lambda: parse_request(raw + b"\r\n\r\n"),
-        lambda: parse_response(raw + b"\r\n\r\n", b"GET"),
+        lambda: RequestHead(raw + b"\r\n\r\n"),
+        lambda: ResponseHead(raw + b"\r\n\r\n", b"GET"),
         lambda: Body(CHUNKED).feed(raw),
     ):
         try:

@@ -1,0 +1,135 @@
+"""HTTP/1.1 message bodies through arbitrary reads, sans-io (RFC 9112, 6 and 7)."""
+
+from functools import lru_cache
+
+from .http1 import CHUNKED, HOP_BY_HOP, TOKEN, UNTIL_CLOSE, ProtocolError
+
+#: Largest chunk-size line, and largest trailer section, bytes.
+MAX_CHUNK_LINE = 4_096
+MAX_TRAILERS = 16_384
+
+_HEX = b"0123456789abcdefABCDEF"
+
+# Fields that mean something to the connection or the framing must not come as trailers (RFC 9110, 6.5.1); a
+# server that heeds one there would leave a connection in a state the relay does not know of.
+_NO_TRAILERS = HOP_BY_HOP | {
+    b"authorization",
+    b"content-encoding",
+    b"content-length",
+    b"content-type",
+    b"expect",
+    b"host",
+    b"trailer",
+    b"transfer-encoding",
+}
+
+
+class Body:
+    """Follows one message body through arbitrary reads.
+
+    `feed(data, start)` looks at `data[start:]` and returns the index just after the message's end, or -1
+    when it goes on past `data`. `parts` then holds the body bytes of that call, without framing, a part for
+    each chunk. The bytes in `data[start:end]` are the raw message and may be forwarded as they are. Raises
+    ProtocolError.
+    """
+
+    __slots__ = ("_in_trailers", "_left", "_line", "_mode", "_trailer_size", "parts")
+
+    def __init__(self, length: int) -> None:
+        self._mode = length
+        self._left = max(0, length)
+        self._line = b""
+        self._in_trailers = False
+        self._trailer_size = 0
+        self.parts: list[bytes] = []
+
+    @property
+    def ends_with_connection(self) -> bool:
+        """Whether only the connection's end tells that the body is complete."""
+        return self._mode == UNTIL_CLOSE
+
+    def feed(self, data: bytes, start: int = 0) -> int:
+        if self._mode == CHUNKED:
+            return self._chunked(data, start)
+        left = self._left
+        size = len(data)
+        if self._mode == UNTIL_CLOSE or size - start < left:
+            self._left = left - (size - start)
+            self.parts = [data[start:] if start else data]
+            return -1
+        self._left = 0
+        end = start + left
+        self.parts = [data[start:end]] if left else []
+        return end
+
+    def _chunked(self, data: bytes, at: int) -> int:
+        self.parts = parts = []
+        size = len(data)
+        left = self._left  # of the current chunk, its CRLF included
+        while True:
+            if left:
+                stop = at + left
+                if size < stop:
+                    self._cut_chunk(data, at, left)
+                    return -1
+                if left > 2:
+                    parts.append(data[at : stop - 2])
+                if data[max(stop - 2, at) : stop] != b"\r\n"[max(2 - left, 0) :]:
+                    raise ProtocolError("a chunk is longer than its size")
+                at = stop
+                left = 0
+            newline = data.find(b"\n", at)
+            if newline < 0:
+                self._line += data[at:]
+                if len(self._line) > (MAX_TRAILERS if self._in_trailers else MAX_CHUNK_LINE):
+                    raise ProtocolError("chunk-size line or trailers too long")
+                self._left = 0
+                return -1
+            line = data[at : newline + 1]
+            if self._line:
+                line = self._line + line
+                self._line = b""
+            at = newline + 1
+            if self._in_trailers:
+                if self._trailer(line):
+                    return at
+                continue
+            chunk = _chunk_size(line)
+            if chunk:
+                left = chunk + 2
+            else:
+                self._in_trailers = True
+
+    def _cut_chunk(self, data: bytes, at: int, left: int) -> None:
+        """`data[at:]` ends inside a chunk of which, with its CRLF, `left` bytes are still to come."""
+        size = len(data)
+        payload = min(size - at, left - 2)
+        if payload > 0:
+            self.parts.append(data[at : at + payload])
+        left -= size - at
+        if left == 1 and data[size - 1 : size] != b"\r" and size > at:
+            raise ProtocolError("a chunk is longer than its size")
+        self._left = left
+
+    def _trailer(self, line: bytes) -> bool:
+        """True at the empty line that ends the message."""
+        if line == b"\r\n":
+            return True
+        self._trailer_size += len(line)
+        name, colon, _ = line.partition(b":")
+        bad = line[-2:] != b"\r\n" or b"\r" in line[:-2] or not colon or not name or name.translate(None, TOKEN)
+        if bad or self._trailer_size > MAX_TRAILERS or name.lower() in _NO_TRAILERS:
+            raise ProtocolError("malformed trailer field")
+        return False
+
+
+@lru_cache(1_024)
+def _chunk_size(line: bytes) -> int:
+    if line[-2:] != b"\r\n" or b"\r" in line[:-2] or b"\0" in line or len(line) > MAX_CHUNK_LINE:
+        raise ProtocolError("malformed chunk-size line")
+    digits, semicolon, _ = line[:-2].partition(b";")
+    if semicolon:
+        digits = digits.rstrip(b" \t")
+    if not digits or len(digits) > 15 or digits.translate(None, _HEX):
+        raise ProtocolError("malformed chunk size")
+    return int(digits, 16)
