@@ -1,0 +1,120 @@
+"""The text of `/metrics` is that of prometheus_client's own instruments, counted one by one."""
+
+from collections.abc import Iterable
+
+import prometheus_client
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from support.records import figures, record, records
+
+from sidecar.metrics import LATENCY_BUCKETS, POSITIONS, TPOT_BUCKETS, TTFT_BUCKETS, Live, Metrics
+from sidecar.record import AcceptanceQuality, Arm, Outcome, Record
+
+UPSTREAMS = ("speculative", "autoregressive")
+SCENARIOS = ("chat", "小说")
+MODELS = ("code", "it's")
+NOTHING_LIVE = Live({}, 0, 0, 0, {}, 0, True, None, None, 0, {})
+
+#: (name, help, labels, buckets or None), in the order of the text.
+INSTRUMENTS = (
+    (
+        "specwatch_requests",
+        "Generation requests that ended.",
+        ("upstream", "model", "scenario", "arm", "outcome"),
+        None,
+    ),
+    ("specwatch_draft_tokens", "Draft tokens proposed.", ("upstream",), None),
+    (
+        "specwatch_truncations",
+        "Verify steps whose first rejection was at the position (1-based).",
+        ("position",),
+        None,
+    ),
+    (
+        "specwatch_request_latency_seconds",
+        "Request head complete to last byte of an ok reply.",
+        ("arm",),
+        LATENCY_BUCKETS,
+    ),
+    (
+        "specwatch_time_to_first_token_seconds",
+        "Request head complete to first content byte of a stream.",
+        ("arm",),
+        TTFT_BUCKETS,
+    ),
+    ("specwatch_time_per_output_token_seconds", "Time per output token after the first.", ("arm",), TPOT_BUCKETS),
+    (
+        "specwatch_acceptance_unknown",
+        "Speculative ok requests whose acceptance figures are missing or disagree.",
+        ("quality",),
+        None,
+    ),
+    (
+        "specwatch_fallback_transitions",
+        "Changes between speculative and autoregressive serving.",
+        ("from", "to", "reason"),
+        None,
+    ),
+    ("specwatch_accepted_length_tokens", "Draft tokens accepted per verify step.", ("upstream",), range(POSITIONS + 1)),
+)
+
+
+def by_instruments(items: Iterable[Record]) -> str:
+    """What `/metrics` must say before its live figures."""
+    prometheus_client.disable_created_metrics()
+    registry = CollectorRegistry()
+    (requests, drafted, truncations, latency, ttft, tpot, unknown, transitions, lengths) = (
+        Counter(name, words, labels, registry=registry)
+        if buckets is None
+        else Histogram(name, words, labels, buckets=buckets, registry=registry)
+        for name, words, labels, buckets in INSTRUMENTS
+    )
+    for position in (*range(1, POSITIONS + 1), "more"):
+        truncations.labels(position)
+    for arm in Arm:
+        for histogram in (latency, ttft, tpot):
+            histogram.labels(arm)
+    for quality in (AcceptanceQuality.UNKNOWN, AcceptanceQuality.INCONSISTENT):
+        unknown.labels(quality)
+    for upstream in UPSTREAMS:
+        drafted.labels(upstream)
+        lengths.labels(upstream)
+    for item in items:
+        known, ok = item.acceptance, item.outcome is Outcome.OK
+        model = item.model if item.model in MODELS else "other"
+        scenario = item.scenario if item.scenario in (*SCENARIOS, "default") else "other"
+        requests.labels(item.upstream or "none", model, scenario, item.arm, item.outcome).inc()
+        for histogram, ms in ((latency, item.latency_ms), (ttft, item.ttft_ms), (tpot, item.tpot_ms)):
+            if ok and ms is not None:
+                histogram.labels(item.arm).observe(ms / 1e3)
+        if known.quality is AcceptanceQuality.OK:
+            drafted.labels(item.upstream).inc(known.draft_tokens)
+            for position, steps in enumerate(known.rejected_at or (), start=1):
+                truncations.labels(position if position <= POSITIONS else "more").inc(steps)
+            for length, steps in enumerate(known.histogram or ()):
+                for _ in range(steps):
+                    lengths.labels(item.upstream).observe(length)
+        elif ok and item.arm in (Arm.SPECULATIVE, Arm.PROBE):
+            unknown.labels(known.quality).inc()
+    transitions.labels("speculative", "autoregressive", "manual").inc()
+    return generate_latest(registry).decode()
+
+
+LONG = record(acceptance=figures(tuple(range(POSITIONS + 3))))
+UNANSWERED = record(upstream="", outcome=Outcome.BAD_GATEWAY, acceptance=figures((0, 0), quality="unknown"))
+
+
+@given(st.lists(records | st.sampled_from((LONG, UNANSWERED)), max_size=20), st.sampled_from((1, 40)))
+def test_all_series_are_those_of_the_instruments(items: list[Record], times: int) -> None:
+    metrics = Metrics(CollectorRegistry(), lambda: NOTHING_LIVE, upstreams=UPSTREAMS, scenarios=SCENARIOS)
+    metrics.models.update(MODELS)
+    for item in times * items:
+        metrics.observe(item)
+    metrics.render()
+    for item in items:
+        metrics.observe(item)
+    metrics.transition("speculative", "autoregressive", "manual")
+    text, _, live = metrics.render().decode().partition("# HELP specwatch_relay_requests_total ")
+    assert text == by_instruments((times + 1) * items)
+    assert live
