@@ -1,10 +1,10 @@
 """Records for tests, plain and from Hypothesis."""
 
-from dataclasses import replace
 from itertools import count
 from typing import Any
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from sidecar.record import Acceptance, AcceptanceQuality, AcceptanceSource, Arm, Outcome, Record
 

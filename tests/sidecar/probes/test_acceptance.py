@@ -1,10 +1,9 @@
 """The window of the last requests that speculated. C04, C06."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from sidecar.probes.acceptance import CountWindow
 from sidecar.record import Acceptance, AcceptanceQuality, Arm, Outcome, Record

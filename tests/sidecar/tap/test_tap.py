@@ -3,11 +3,11 @@
 import itertools
 import json
 import re
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.upstream import BLOCK, DONE, USAGE, chat_chunk, chat_stream, event, usage_chunk
 
 from sidecar.record import AcceptanceQuality, AcceptanceSource, Arm, Outcome, Record
