@@ -74,31 +74,32 @@ class Body:
                     return -1
                 if left > 2:
                     parts.append(data[at : stop - 2])
-                if data[max(stop - 2, at) : stop] != b"\r\n"[max(2 - left, 0) :]:
+                    if data[stop - 2 : stop] != b"\r\n":
+                        raise ProtocolError("a chunk is longer than its size")
+                elif data[at:stop] != b"\r\n"[2 - left :]:
                     raise ProtocolError("a chunk is longer than its size")
                 at = stop
-                left = 0
-            newline = data.find(b"\n", at)
-            if newline < 0:
+                if at == size:  # as servers send them: a chunk a read
+                    self._left = 0
+                    return -1
+            newline = data.find(b"\n", at) + 1
+            if not newline:
                 self._line += data[at:]
                 if len(self._line) > (MAX_TRAILERS if self._in_trailers else MAX_CHUNK_LINE):
                     raise ProtocolError("chunk-size line or trailers too long")
                 self._left = 0
                 return -1
-            line = data[at : newline + 1]
+            line = data[at:newline]
             if self._line:
                 line = self._line + line
                 self._line = b""
-            at = newline + 1
-            if self._in_trailers:
-                if self._trailer(line):
-                    return at
-                continue
-            chunk = _chunk_size(line)
-            if chunk:
-                left = chunk + 2
-            else:
-                self._in_trailers = True
+            at = newline
+            left = 0
+            if not self._in_trailers:
+                left = _chunk_size(line)
+                self._in_trailers = not left
+            elif self._trailer(line):
+                return at
 
     def _cut_chunk(self, data: bytes, at: int, left: int) -> None:
         """`data[at:]` ends inside a chunk of which, with its CRLF, `left` bytes are still to come."""
@@ -125,6 +126,7 @@ class Body:
 
 @lru_cache(1_024)
 def _chunk_size(line: bytes) -> int:
+    """Bytes of a chunk, its CRLF included; 0 for the last one."""
     if line[-2:] != b"\r\n" or b"\r" in line[:-2] or b"\0" in line or len(line) > MAX_CHUNK_LINE:
         raise ProtocolError("malformed chunk-size line")
     digits, semicolon, _ = line[:-2].partition(b";")
@@ -132,4 +134,5 @@ def _chunk_size(line: bytes) -> int:
         digits = digits.rstrip(b" \t")
     if not digits or len(digits) > 15 or digits.translate(None, _HEX):
         raise ProtocolError("malformed chunk size")
-    return int(digits, 16)
+    size = int(digits, 16)
+    return size + 2 if size else 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from .errors import error_reply
 from .exchange import Exchange
-from .http1 import MAX_HEAD, ProtocolError, RequestHead
+from .http1 import MAX_HEAD, Heads, ProtocolError, RequestHead
 from .upstream import UPSTREAM, keep_alive
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ PIPELINED = "its later requests wait"
 class ClientConnection(asyncio.Protocol):
     __slots__ = (
         "_buffer",
+        "_heads",
         "_later",
         "_leaving",
         "_pauses",
@@ -53,6 +54,7 @@ class ClientConnection(asyncio.Protocol):
         #: Set once the connection was upgraded: then bytes are passed on as they are.
         self.tunnel: asyncio.Transport | None = None
         self._buffer = b""
+        self._heads = Heads(RequestHead)
         self._later = b""
         self._pauses: set[str] = set()
         self._writable = True
@@ -168,7 +170,7 @@ class ClientConnection(asyncio.Protocol):
             self._buffer = data[start:]
             return -1
         self._buffer = b""
-        head = RequestHead(data[start : end + 4])
+        head = self._heads.read(data[start : end + 4])
         if head.method == b"CONNECT":
             raise ProtocolError("CONNECT is not served: this is no forward proxy", 501)
         if head.expect_continue and head.length and head.version == b"HTTP/1.1":

@@ -277,16 +277,16 @@ class Exchange:
 
     # ---- from the upstream
 
-    def from_upstream(self, data: bytes) -> None:
+    def from_upstream(self, connection: UpstreamConnection, data: bytes) -> None:
         try:
             if self._reply_body is not None:
                 self._reply_bytes(self._reply_body, data, 0, b"")
             else:
-                self._reply_head(data)
+                self._reply_head(connection, data)
         except ProtocolError as error:
             self._upstream_broke(str(error))
 
-    def _reply_head(self, data: bytes) -> None:
+    def _reply_head(self, connection: UpstreamConnection, data: bytes) -> None:
         if self._partial:
             data = self._partial + data
         at = 0
@@ -298,7 +298,7 @@ class Exchange:
                 self._partial = data[at:]
                 return
             end += 4
-            head = ResponseHead(data[at:end], self._head.method)
+            head = connection.read_head(data[at:end], self._head.method)
             if head.status >= 200:
                 break
             if head.status == 101:
@@ -315,9 +315,9 @@ class Exchange:
         self._reply = head
         self._status = head.status
         body = self._reply_body = Body(head.length)
-        self._reply_bytes(body, data, end, self._reply_start(head))
+        self._reply_bytes(body, data, end, self._reply_start(head, data[at:end]))
 
-    def _reply_start(self, head: ResponseHead) -> bytes:
+    def _reply_start(self, head: ResponseHead, raw: bytes) -> bytes:
         """The head for the client."""
         watch = self._watch
         filters, added = False, b""
@@ -325,8 +325,10 @@ class Exchange:
             filters, added = watch.response(head, self._relay.time())
         self._reframing = anew = reframing(self._head, head, watch if filters else None)
         self._stays = self._client_stays(head)
+        if anew is None and head.plain and self._stays:
+            return raw[:-2] + added + b"\r\n" if added else raw
         if anew is None:
-            lines = [head.start, *(head.rows if head.plain else head.forwarded(HOP_BY_HOP))]
+            lines = [head.start, *head.forwarded(HOP_BY_HOP)]
         else:
             lines = [head.start, *head.forwarded(anew.dropped), *anew.added]
         end = b"\r\n" if self._stays else b"Connection: close\r\n\r\n"

@@ -4,7 +4,9 @@ Strict where laxness lets two servers read one byte stream differently (request 
 message raises `ProtocolError` and must not be forwarded. Everything accepted keeps its raw bytes.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
+from typing import Generic, TypeVar
 
 #: Largest request or response head, bytes.
 MAX_HEAD = 65_536
@@ -12,6 +14,9 @@ MAX_HEAD = 65_536
 #: `length` of a body that ends with the connection, and of one in chunks.
 UNTIL_CLOSE = -1
 CHUNKED = -2
+
+#: Longest Content-Length, digits: it fits 64 bits.
+MAX_DIGITS = 18
 
 TOKEN = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _VISIBLE = bytes(range(0x21, 0x7F)) + bytes(range(0x80, 0x100))
@@ -22,13 +27,6 @@ _NOT_PLAIN = HOP_BY_HOP | {b"expect"}
 
 # A sender must not name these in Connection; dropping them would change the message's meaning.
 _NEVER_NAMED = frozenset((b"content-length", b"transfer-encoding", b"host", b"close", b"content-type"))
-
-# Clients and servers repeat their lines from message to message, so lines found valid are remembered, but
-# neither long ones nor secrets, and only so many.
-_MAX_KNOWN = 2_048
-_MAX_KNOWN_LINE = 128
-_SECRET = frozenset((b"authorization", b"proxy-authorization", b"cookie", b"set-cookie", b"api-key", b"x-api-key"))
-_known: dict[bytes, bytes] = {}
 
 
 class ProtocolError(Exception):
@@ -51,7 +49,7 @@ class Head:
 
     def __init__(self, raw: bytes) -> None:
         self.start, *rows = raw[:-4].split(b"\r\n")
-        names = [_known.get(row) or _name(row) for row in rows]
+        names = [_name(row) for row in rows]
         self.rows: list[bytes] = rows
         #: The lines' field names, lower-case.
         self.names: list[bytes] = names
@@ -71,6 +69,11 @@ class Head:
         """The first value of a field, without surrounding white space; None if absent."""
         row = self._first.get(name)
         return None if row is None else row[len(name) + 1 :].strip(b" \t")
+
+    def put(self, at: int, row: bytes) -> None:
+        """Replace a line by another of the same, unrepeated name."""
+        self.rows[at] = row
+        self._first[self.names[at]] = row
 
     def lines(self, name: bytes) -> list[bytes]:
         """The raw lines of a field."""
@@ -93,7 +96,7 @@ class Head:
         row = first.get(b"content-length")
         if row is not None:
             value = row[15:].strip(b" \t")
-            if not value.isdigit() or len(value) > 18:
+            if not value.isdigit() or len(value) > MAX_DIGITS:
                 raise ProtocolError("malformed Content-Length")
             length = int(value)
         row = first.get(b"transfer-encoding")
@@ -125,7 +128,7 @@ class RequestHead(Head):
             raise ProtocolError("a request needs exactly one Host field")
         if chunked and self.version == b"HTTP/1.0":
             raise ProtocolError("Transfer-Encoding in an HTTP/1.0 request")
-        self.length = CHUNKED if chunked else max(length, 0)
+        self.length = CHUNKED if chunked else max(0, length)
         self.keep_alive = self._keeps_alive()
         self.expect_continue = self.upgrade = False
         if not self.plain:
@@ -150,11 +153,11 @@ class RequestHead(Head):
 
 
 class ResponseHead(Head):
-    """Head of the response to a request with `method`. Raises ProtocolError."""
+    """Head of the response to a request with `method`, `raw` as above. Raises ProtocolError."""
 
     __slots__ = ("status",)
 
-    def __init__(self, raw: bytes, method: bytes) -> None:
+    def __init__(self, raw: bytes, method: bytes = b"") -> None:
         super().__init__(raw)
         self.version, self.status = _status_line(self.start)
         length, chunked = self._framing()
@@ -165,16 +168,67 @@ class ResponseHead(Head):
         self.keep_alive = self.length != UNTIL_CLOSE and self._keeps_alive()
 
 
+H = TypeVar("H", bound=Head)
+
+
+class Heads(Generic[H]):
+    """Parses the heads that one peer sends: mostly they differ in Content-Length alone, and are parsed but once.
+
+    `read(raw)` gives the head of `raw`, all bytes up to and including the empty line; the object is good until
+    the next call. Raises ProtocolError.
+    """
+
+    __slots__ = ("_after", "_before", "_digits", "_head", "_parse", "_row")
+
+    def __init__(self, parse: Callable[[bytes], H]) -> None:
+        self._parse = parse
+        self._head: H | None = None
+        #: The last head's bytes before and after the digits of its Content-Length.
+        self._before = self._after = self._digits = b""
+        #: Which line has them.
+        self._row = -1
+
+    def read(self, raw: bytes) -> H:
+        head = self._head
+        if head is not None and raw.startswith(self._before) and raw.endswith(self._after):
+            digits = raw[len(self._before) : len(raw) - len(self._after)]
+            if digits == self._digits:
+                return head
+            if self._row >= 0 and digits.isdigit() and len(digits) <= MAX_DIGITS:
+                row = head.rows[self._row]
+                at = row.rindex(self._digits)
+                head.put(self._row, row[:at] + digits + row[at + len(self._digits) :])
+                head.length = int(digits)
+                self._digits = digits
+                return head
+        head = self._parse(raw)
+        self._remember(raw, head)
+        return head
+
+    def _remember(self, raw: bytes, head: H) -> None:
+        self._head = None
+        names = head.names
+        if b"upgrade" in names:  # what that means depends on the length
+            return
+        if b"content-length" not in names:
+            self._before, self._digits, self._after, self._row = raw, b"", b"", -1
+        elif head.length >= 0:
+            row = names.index(b"content-length")
+            line = head.rows[row]
+            digits = line[15:].strip(b" \t")
+            if int(digits) != head.length:
+                return
+            start = len(head.start) + 2 + sum(len(each) + 2 for each in head.rows[:row]) + line.rindex(digits)
+            self._before, self._digits, self._after = raw[:start], digits, raw[start + len(digits) :]
+            self._row = row
+        self._head = head
+
+
 def _name(row: bytes) -> bytes:
     """The lower-case name of a field line."""
     _check_line(row)
     colon = row.find(b":")
-    name = _token(row[:colon] if colon > 0 else b"")
-    if len(row) <= _MAX_KNOWN_LINE and name not in _SECRET:
-        if len(_known) >= _MAX_KNOWN:
-            _known.clear()
-        _known[row] = name
-    return name
+    return _token(row[:colon] if colon > 0 else b"")
 
 
 @lru_cache(1_024)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
 from ..record import Arm
+from .http1 import Heads, ResponseHead
 
 if TYPE_CHECKING:
     from .exchange import Exchange
@@ -103,7 +104,7 @@ def keep_alive(transport: asyncio.Transport) -> None:
 
 
 class UpstreamConnection(asyncio.Protocol):
-    __slots__ = ("exchange", "idle_since", "transport", "upstream", "used")
+    __slots__ = ("_heads", "exchange", "idle_since", "transport", "upstream", "used")
 
     transport: asyncio.Transport
 
@@ -113,6 +114,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.idle_since = 0.0
         #: Requests sent on it so far.
         self.used = 0
+        self._heads = Heads(ResponseHead)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -124,7 +126,11 @@ class UpstreamConnection(asyncio.Protocol):
             self.upstream.forget(self)
             self.transport.abort()
         else:
-            exchange.from_upstream(data)
+            exchange.from_upstream(self, data)
+
+    def read_head(self, raw: bytes, method: bytes) -> ResponseHead:
+        """Parse the head of the reply to a request with `method`. Raises ProtocolError."""
+        return ResponseHead(raw, method) if method == b"HEAD" else self._heads.read(raw)
 
     def eof_received(self) -> None:
         # It has said all it will; bytes it does not read any more must not hold its end back.

@@ -1,11 +1,13 @@
 """What may be forwarded, what must not, and where messages end, at any cut."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.relay.body import MAX_TRAILERS, Body
-from sidecar.relay.http1 import CHUNKED, UNTIL_CLOSE, ProtocolError, RequestHead, ResponseHead
+from sidecar.relay.http1 import CHUNKED, UNTIL_CLOSE, Head, Heads, ProtocolError, RequestHead, ResponseHead
 
 GET = b"GET / HTTP/1.1\r\n"
 HOST = b"Host: h\r\n"
@@ -194,3 +196,67 @@ def test_no_bytes_raise_anything_but_protocol_errors(raw: bytes) -> None:
             parse()
         except ProtocolError as error:
             assert error.status in (400, 505)
+
+
+field = st.sampled_from(
+    [
+        b"Host: h",
+        b"host: i",
+        b"Content-Length: 5",
+        b"Content-Length:  17 ",
+        b"content-length: 0",
+        b"Content-Length: 123456789012345678",
+        b"Content-Length: 1234567890123456789",
+        b"Content-Length: 05",
+        b"Content-Length: +5",
+        b"X-Content-Length: 5",
+        b"X-Length: 7",
+        b"X-Length: Content-Length: 5",
+        b"Connection: keep-alive",
+        b"Connection: close, x-a",
+        b"Connection: upgrade",
+        b"Upgrade: websocket",
+        b"Expect: 100-continue",
+        b"Transfer-Encoding: chunked",
+        b"X-A: 1",
+        b"X-A: \xe9",
+    ]
+)
+request_start = st.sampled_from([b"POST /v1/x HTTP/1.1", b"GET /5 HTTP/1.1", b"POST / HTTP/1.0"])
+reply_start = st.sampled_from([b"HTTP/1.1 200 OK", b"HTTP/1.1 204 No Content", b"HTTP/1.0 200 OK", b"HTTP/1.1 100 Go"])
+
+
+def told(parse: Callable[[], Head]) -> object:
+    """All that a head says, or why it is refused."""
+    try:
+        head = parse()
+    except ProtocolError as error:
+        return str(error), error.status
+    lines = [(name, head.value(name), head.lines(name)) for name in head.names]
+    others = [getattr(head, name, None) for name in ("method", "target", "upgrade", "expect_continue", "status")]
+    return head.start, head.version, head.length, head.keep_alive, head.connection, head.plain, lines, others
+
+
+@given(st.lists(st.tuples(request_start, st.lists(field, max_size=5)), min_size=2, max_size=6))
+def test_a_remembered_request_head_says_what_a_parsed_one_says(heads: list[tuple[bytes, list[bytes]]]) -> None:
+    memory = Heads(RequestHead)
+    for start, fields in heads:
+        raw = b"\r\n".join([start, b"Host: h", *fields]) + b"\r\n\r\n"
+        assert told(lambda raw=raw: memory.read(raw)) == told(lambda raw=raw: RequestHead(raw))
+
+
+@given(st.lists(st.tuples(reply_start, st.lists(field, max_size=5)), min_size=2, max_size=6))
+def test_a_remembered_reply_head_says_what_a_parsed_one_says(heads: list[tuple[bytes, list[bytes]]]) -> None:
+    memory = Heads(ResponseHead)
+    for start, fields in heads:
+        raw = b"\r\n".join([start, *fields]) + b"\r\n\r\n"
+        assert told(lambda raw=raw: memory.read(raw)) == told(lambda raw=raw: ResponseHead(raw))
+
+
+@pytest.mark.parametrize("lengths", [(5, 7), (7, 123), (1000, 0), (0, 9)])
+@pytest.mark.parametrize("form", [b"Content-Length: %d", b"content-length:%d ", b"X-Length: 5\r\nCONTENT-LENGTH: \t%d"])
+def test_heads_that_differ_in_length_alone(lengths: tuple[int, int], form: bytes) -> None:
+    memory = Heads(RequestHead)
+    for length in (*lengths, *lengths):
+        raw = b"POST /v1/x HTTP/1.1\r\nHost: h\r\n" + form % length + b"\r\nX-A: 1\r\n\r\n"
+        assert told(lambda raw=raw: memory.read(raw)) == told(lambda raw=raw: RequestHead(raw))
