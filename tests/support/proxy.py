@@ -1,6 +1,7 @@
 """A relay with its tap in the test's own loop, and a client that writes raw bytes to it."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -41,17 +42,24 @@ class Proxy:
 
 
 @asynccontextmanager
-async def proxy(*urls: str, relay: dict[str, Any] | None = None, **tap: Any) -> AsyncIterator[Proxy]:
+async def proxy(
+    *urls: str,
+    relay: dict[str, Any] | None = None,
+    tls: ssl.SSLContext | None = None,
+    connect_timeout_s: float = 2.0,
+    **tap: Any,
+) -> AsyncIterator[Proxy]:
     records: list[Record] = []
     names: Sequence[str] = ("speculative", "autoregressive")
     facts = {name: Facts("draft", 4, "test") for name in names}
     context = TapContext("test", records.append, facts, **tap)
     choices = [
-        Choice(Upstream(name, url, connect_timeout_s=2), Arm(name)) for name, url in zip(names, urls, strict=False)
+        Choice(Upstream(name, url, connect_timeout_s=connect_timeout_s), Arm(name))
+        for name, url in zip(names, urls, strict=False)
     ]
     tasks = Tasks()
     server = Relay(lambda: list(made.choices), context.watch, tasks.spawn, **(relay or {}))
-    made = Proxy(server, await server.start("127.0.0.1", 0), records, context)
+    made = Proxy(server, await server.start("127.0.0.1", 0, tls), records, context)
     made.choices = choices
     try:
         yield made

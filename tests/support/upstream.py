@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
@@ -51,7 +52,7 @@ class Upstream:
 
 
 @asynccontextmanager
-async def running(handler: Handler) -> AsyncIterator[Upstream]:
+async def running(handler: Handler, *, port: int = 0, tls: ssl.SSLContext | None = None) -> AsyncIterator[Upstream]:
     upstream = Upstream(handler)
     tasks: set[asyncio.Task[None]] = set()
 
@@ -61,7 +62,7 @@ async def running(handler: Handler) -> AsyncIterator[Upstream]:
         tasks.add(task)
         await upstream._serve(reader, writer)
 
-    server = await asyncio.start_server(connected, "127.0.0.1", 0, limit=1 << 26)
+    server = await asyncio.start_server(connected, "127.0.0.1", port, limit=1 << 26, ssl=tls)
     upstream.port = server.sockets[0].getsockname()[1]
     try:
         yield upstream
