@@ -2,7 +2,7 @@
 
 from functools import lru_cache
 
-from .http1 import CHUNKED, HOP_BY_HOP, TOKEN, UNTIL_CLOSE, ProtocolError
+from .http1 import CHUNKED, HOP_BY_HOP, TOKEN, ProtocolError
 
 #: Largest chunk-size line, and largest trailer section, bytes.
 MAX_CHUNK_LINE = 4_096
@@ -33,27 +33,19 @@ class Body:
     ProtocolError.
     """
 
-    __slots__ = ("_in_trailers", "_left", "_line", "_mode", "_trailer_size", "parts")
+    __slots__ = ("_left", "parts")
+
+    #: Whether only the connection's end tells that the body is complete.
+    ends_with_connection = False
 
     def __init__(self, length: int) -> None:
-        self._mode = length
-        self._left = max(0, length)
-        self._line = b""
-        self._in_trailers = False
-        self._trailer_size = 0
+        self._left = length
         self.parts: list[bytes] = []
 
-    @property
-    def ends_with_connection(self) -> bool:
-        """Whether only the connection's end tells that the body is complete."""
-        return self._mode == UNTIL_CLOSE
-
     def feed(self, data: bytes, start: int = 0) -> int:
-        if self._mode == CHUNKED:
-            return self._chunked(data, start)
         left = self._left
         size = len(data)
-        if self._mode == UNTIL_CLOSE or size - start < left:
+        if size - start < left:
             self._left = left - (size - start)
             self.parts = [data[start:] if start else data]
             return -1
@@ -62,9 +54,30 @@ class Body:
         self.parts = [data[start:end]] if left else []
         return end
 
-    def _chunked(self, data: bytes, at: int) -> int:
+
+class EndlessBody(Body):
+    """One that ends with the connection."""
+
+    __slots__ = ()
+    ends_with_connection = True
+
+    def feed(self, data: bytes, start: int = 0) -> int:
+        self.parts = [data[start:] if start else data]
+        return -1
+
+
+class ChunkedBody(Body):
+    __slots__ = ("_in_trailers", "_line", "_trailer_size")
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self._line = b""
+        self._in_trailers = False
+        self._trailer_size = 0
+
+    def feed(self, data: bytes, start: int = 0) -> int:
         self.parts = parts = []
-        size = len(data)
+        at, size = start, len(data)
         left = self._left  # of the current chunk, its CRLF included
         while True:
             if left:
@@ -78,10 +91,10 @@ class Body:
                         raise ProtocolError("a chunk is longer than its size")
                 elif data[at:stop] != b"\r\n"[2 - left :]:
                     raise ProtocolError("a chunk is longer than its size")
-                at = stop
-                if at == size:  # as servers send them: a chunk a read
+                if stop == size:  # as servers send them: a chunk a read
                     self._left = 0
                     return -1
+                at = stop
             newline = data.find(b"\n", at) + 1
             if not newline:
                 self._line += data[at:]
@@ -122,6 +135,13 @@ class Body:
         if bad or self._trailer_size > MAX_TRAILERS or name.lower() in _NO_TRAILERS:
             raise ProtocolError("malformed trailer field")
         return False
+
+
+def body_of(length: int) -> Body:
+    """The body of a message whose head says `length`."""
+    if length >= 0:
+        return Body(length)
+    return ChunkedBody() if length == CHUNKED else EndlessBody(length)
 
 
 @lru_cache(1_024)

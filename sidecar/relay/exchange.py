@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from ..record import Outcome
-from .body import Body
+from .body import Body, body_of
 from .errors import error_reply
 from .framing import Reframing, reframing
 from .http1 import HOP_BY_HOP, MAX_HEAD, UNTIL_CLOSE, ProtocolError, RequestHead, ResponseHead
@@ -99,7 +99,7 @@ class Exchange:
             else:
                 self._send(data[at:end], changed)
             return end
-        self._request_body = Body(length)
+        self._request_body = body_of(length)
         if watch is not None and length <= watch.hold:
             self._held = []
             self._held_payload = []
@@ -314,7 +314,7 @@ class Exchange:
         self._original = None
         self._reply = head
         self._status = head.status
-        body = self._reply_body = Body(head.length)
+        body = self._reply_body = body_of(head.length)
         self._reply_bytes(body, data, end, self._reply_start(head, data[at:end]))
 
     def _reply_start(self, head: ResponseHead, raw: bytes) -> bytes:

@@ -9,8 +9,8 @@ from support.proxy import Proxy, post, proxy
 from support.upstream import Upstream, chat_stream, chunked, echo, json_reply, replying, running
 
 from sidecar.record import Outcome
-from sidecar.relay.body import Body
-from sidecar.relay.http1 import CHUNKED, ProtocolError, RequestHead
+from sidecar.relay.body import ChunkedBody
+from sidecar.relay.http1 import ProtocolError, RequestHead
 
 Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -48,7 +48,7 @@ async def test_a_connection_that_was_offered_an_upgrade_serves_nobody_else() -> 
 @pytest.mark.parametrize("name", [b"Connection", b"content-length", b"Transfer-Encoding", b"Host", b"Upgrade"])
 def test_trailers_cannot_mean_anything_to_the_connection(name: bytes) -> None:
     with pytest.raises(ProtocolError):
-        Body(CHUNKED).feed(b"0\r\n" + name + b": close\r\n\r\n")
+        ChunkedBody().feed(b"0\r\n" + name + b": close\r\n\r\n")
 
 
 async def test_an_early_reply_leaves_the_client_readable_and_the_upstream_unused() -> None:
