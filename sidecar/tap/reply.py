@@ -1,125 +1,118 @@
-"""Replies of the OpenAI-compatible endpoints: whole JSON bodies and the events of a stream."""
+"""What replies tell, whichever API they speak: a whole JSON body, or the events of a stream one by one."""
 
-from typing import Any
+import json
+from collections.abc import Callable
+from types import UnionType
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import msgspec
 
-from ..record import Acceptance
-from .acceptance import from_block
-
-#: Names of events that carry an error; a model's text that contains the word does not.
-_ERROR_OBJECTS = frozenset(("error",))
+from ..record import Acceptance, AcceptanceQuality
+from .acceptance import Block, figures, from_block
 
 
-class Choice(msgspec.Struct):
-    index: Any = 0
-    finish_reason: Any = None
-    delta: Any = None
-    text: Any = None
-    #: Where early builds put the figures of a choice.
-    metrics: msgspec.Raw = msgspec.Raw(b"null")
+class Reply(msgspec.Struct, gc=False):
+    """What a whole reply, or one event of a stream, tells; what it does not is None."""
+
+    model: str | None = None
+    finish_reason: str | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    #: Tokens that came along one by one, as token ids or log probabilities.
+    counted_tokens: int = 0
+    #: It has usage, whatever that says.
+    usage: bool = False
+    #: It brings generated content: text, reasoning or a tool call, not a role alone.
+    content: bool = False
+    #: It is an error, in one of the shapes servers send inside a 200.
+    error: bool = False
+    #: It is the terminal event of its API.
+    last: bool = False
+    acceptance: Acceptance | None = None
+    #: Time the request waited in the engine, as the engine measured it.
+    queue_ms: float | None = None
 
 
-class Metrics(msgspec.Struct):
+#: Reads a whole reply or the data of one event. None for what is no JSON object.
+Reader = Callable[[bytes], Reply | None]
+
+
+class Metrics(msgspec.Struct, gc=False):
     """What the engine measured for one request."""
 
-    speculative_decoding: msgspec.Raw = msgspec.Raw(b"null")
-    queue_time_ms: Any = None
-
-
-class Reply(msgspec.Struct):
-    """A reply or an event of one; the same fields mean the same in both."""
-
-    object: Any = None
-    type: Any = None
-    model: Any = None
-    choices: list[Choice] | None = None
-    usage: Any = None
-    metrics: msgspec.Raw = msgspec.Raw(b"null")
-    error: Any = None
-    detail: Any = None
-
-    @property
-    def is_error(self) -> bool:
-        """An error object in one of the shapes servers send inside a 200."""
-        return bool(
-            self.error is not None
-            or self.object in _ERROR_OBJECTS
-            or self.type in _ERROR_OBJECTS
-            or (self.detail is not None and self.choices is None)
-        )
-
-    @property
-    def has_content(self) -> bool:
-        """Whether it brings generated content: text, reasoning or a tool call, not a role alone."""
-        for choice in self.choices or ():
-            if choice.text:
-                return True
-            delta = choice.delta
-            if isinstance(delta, dict) and any(value for key, value in delta.items() if key != "role"):
-                return True
-        return False
-
-    @property
-    def finish_reason(self) -> str | None:
-        for choice in self.choices or ():
-            if isinstance(choice.finish_reason, str):
-                return choice.finish_reason
-        return None
-
-    def tokens(self, key: str) -> int | None:
-        """A count of `usage`; None when absent or no count."""
-        value = self.usage.get(key) if isinstance(self.usage, dict) else None
-        return value if type(value) is int and 0 <= value < 2**53 else None
+    speculative_decoding: Block | None = None
+    queue_time_ms: Annotated[float, msgspec.Meta(ge=0, lt=1e12)] | None = None
 
     def acceptance(self) -> Acceptance | None:
-        """Figures of the acceptance block; None when the reply has none."""
-        block = bytes(self._metrics().speculative_decoding)
-        if block == b"null" and self.choices and len(self.choices) == 1:
-            block = bytes(_read_metrics(self.choices[0].metrics).speculative_decoding)
-        return None if block == b"null" else from_block(block)
-
-    def queue_ms(self) -> float | None:
-        """Time the request waited in the engine, as the engine measured it."""
-        value = self._metrics().queue_time_ms
-        return float(value) if type(value) in (int, float) and 0 <= value < 1e12 else None
-
-    def _metrics(self) -> Metrics:
-        return _read_metrics(self.metrics)
+        block = self.speculative_decoding
+        return None if block is None else figures(block)
 
 
-_metrics_decoder = msgspec.json.Decoder(Metrics)
+Shape = TypeVar("Shape", bound=msgspec.Struct)
 
 
-def _read_metrics(raw: msgspec.Raw) -> Metrics:
-    try:
-        return _metrics_decoder.decode(raw)
-    except msgspec.DecodeError:
-        return Metrics()
+def reader(shape: type[Shape], tell: Callable[[Shape], Reply]) -> Reader:
+    """The reader of an API whose replies and events have `shape`, of which `tell` makes a Reply.
 
-
-_decoder = msgspec.json.Decoder(Reply)
-
-
-def read_reply(data: bytes) -> Reply | None:
-    """None for what is no JSON object of this shape."""
-    try:
-        return _decoder.decode(data)
-    except (msgspec.DecodeError, ValueError, RecursionError):
-        return None
-
-
-def is_plain_delta(event: bytes) -> bool:
-    """Whether an event can only be one more piece of content, so that parsing it would tell nothing new.
-
-    JSON escapes quotes inside strings, so these byte patterns cannot come from a model's text.
+    One typed decode is all that a reply as servers write it costs. Where that fails, fields of a wrong type are
+    taken as absent, and an acceptance block that is not believed is kept raw.
     """
-    return b'"finish_reason":null' in event and b'"usage":{' not in event and b'"finish_reason":"' not in event
+    decode = msgspec.json.Decoder(shape).decode
+
+    def read(data: bytes) -> Reply | None:
+        try:
+            reply = tell(decode(data))
+        except msgspec.ValidationError:
+            return read_loosely(data)
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            return None
+        acceptance = reply.acceptance
+        if acceptance is not None and acceptance.quality is AcceptanceQuality.INCONSISTENT:
+            return read_loosely(data)
+        return reply
+
+    def read_loosely(data: bytes) -> Reply | None:
+        try:
+            value = msgspec.json.decode(data)
+            body = _salvaged(value, shape)
+            if body is None:
+                return None
+            reply = tell(body)
+            block = _block(value)
+            reply.acceptance = None if block is None else from_block(json.dumps(block).encode())
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            return None
+        return reply
+
+    return read
 
 
-def is_usage_event(event: bytes) -> bool:
-    """Whether an event is the one that `include_usage` adds: no choices, usage set."""
-    if b'"usage"' not in event or b'"choices"' not in event:
-        return False
-    reply = read_reply(event)
-    return reply is not None and reply.choices == [] and isinstance(reply.usage, dict) and not reply.is_error
+def _salvaged(value: Any, shape: Any) -> Any:
+    """`value` in `shape`, less the parts that do not fit; None where it does not fit at all."""
+    try:
+        return msgspec.convert(value, shape, str_keys=True)
+    except msgspec.ValidationError:
+        pass
+    for kind in get_args(shape) if isinstance(shape, UnionType) else (shape,):
+        if isinstance(value, list) and get_origin(kind) is list:
+            (item,) = get_args(kind)
+            return [kept for each in value if (kept := _salvaged(each, item)) is not None]
+        if isinstance(value, dict) and isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+            given = (field for field in msgspec.structs.fields(kind) if field.encode_name in value)
+            parts = {field.name: _salvaged(value[field.encode_name], field.type) for field in given}
+            try:
+                return kind(**{name: part for name, part in parts.items() if part is not None})
+            except TypeError:
+                return None  # it lacks a field it cannot be without
+    return None
+
+
+def _block(value: Any) -> Any:
+    """The acceptance block: at the root, in a Responses event's `response`, or early builds' of the only choice."""
+    choices = value.get("choices")
+    for holder in (value, value.get("response"), *(choices if isinstance(choices, list) and len(choices) == 1 else ())):
+        metrics = holder.get("metrics") if isinstance(holder, dict) else None
+        block = metrics.get("speculative_decoding") if isinstance(metrics, dict) else None
+        if block is not None:
+            return block
+    return None

@@ -5,12 +5,14 @@ from typing import Any
 import msgspec
 
 #: Endpoints whose requests become records: path suffix -> name of the endpoint in a row.
-ENDPOINTS = {
+_ENDPOINTS = {
     b"/chat/completions": "chat_completions",
     b"/completions": "completions",
     b"/responses": "responses",
     b"/messages": "messages",
 }
+# Nearly every client asks for just these paths; one look-up finds them.
+_USUAL = {b"/v1" + suffix: name for suffix, name in _ENDPOINTS.items()}
 #: Endpoints that take `stream_options`.
 _WITH_STREAM_OPTIONS = frozenset(("chat_completions", "completions"))
 
@@ -59,8 +61,11 @@ def read_request(body: bytes) -> Request | None:
 
 def endpoint_of(path: bytes) -> str | None:
     """Name of the generation endpoint that a path means, or None."""
+    usual = _USUAL.get(path)
+    if usual is not None:
+        return usual
     path = path.rstrip(b"/")
-    for suffix, name in ENDPOINTS.items():
+    for suffix, name in _ENDPOINTS.items():
         if path.endswith(suffix):
             return name
     return None

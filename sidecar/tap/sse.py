@@ -15,7 +15,7 @@ class SseReader:
     Data lines of one event are joined by LF. Comments, ids and event names are no events of their own.
     """
 
-    __slots__ = ("_after_cr", "_data", "_first", "_line", "_size", "overflows")
+    __slots__ = ("_after_cr", "_data", "_first", "_line", "_size", "idle", "overflows")
 
     def __init__(self) -> None:
         self._line = bytearray()  # the part of a line that has come so far
@@ -23,23 +23,24 @@ class SseReader:
         self._size = 0
         self._after_cr = False
         self._first = True
+        #: The next byte is the first of an event.
+        self.idle = True
         #: Events skipped because they were longer than MAX_EVENT.
         self.overflows = 0
 
     def feed(self, data: bytes) -> list[bytes]:
-        # Nearly every read of a stream is one whole event of one line, as servers write them.
+        # Nearly every read of a stream is whole events of one line each, as servers write them.
         if (
-            not self._line
-            and not self._data
+            self.idle
             and data.startswith(b"data: ")
             and data.endswith(b"\n\n")
-            and data.find(b"\n") == len(data) - 2
             and b"\r" not in data
-            and 0 <= self._size <= MAX_EVENT >= len(data)
+            and len(data) <= MAX_EVENT
         ):
-            self._first = False
-            self._after_cr = False
-            return [data[6:-2]]
+            events = data[6:-2].split(b"\n\ndata: ")
+            if data.count(b"\n") == 2 * len(events):
+                self._first = False
+                return events
         return self._lines(data)
 
     def finish(self) -> list[bytes]:
@@ -55,7 +56,9 @@ class SseReader:
 
     def _lines(self, data: bytes) -> list[bytes]:
         events: list[bytes] = []
-        if self._after_cr and data:
+        if not data:
+            return events
+        if self._after_cr:
             self._after_cr = False
             if data[:1] == b"\n":
                 data = data[1:]
@@ -70,6 +73,7 @@ class SseReader:
             if line:
                 self._field(line)
             else:
+                self._first = False
                 if self._data and self._size >= 0:
                     events.append(b"\n".join(self._data))
                 elif self._size < 0:
@@ -84,6 +88,7 @@ class SseReader:
             self._drop()
             # Only whether the line is empty matters now, and it is not.
             self._line[:] = b":" if self._line or rest else b""
+        self.idle = not (self._line or self._data or self._size or self._after_cr)
         return events
 
     def _field(self, line: bytes) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sidecar.record import Acceptance, AcceptanceQuality, AcceptanceSource
 from sidecar.tap import acceptance
-from sidecar.tap.reply import read_reply
+from sidecar.tap.chat import read_chat
 
 
 def from_block(value: object) -> Acceptance:
@@ -49,9 +49,9 @@ def test_c01_string_keyed_histogram() -> None:
 
 
 def test_c01_block_under_the_only_choice() -> None:
-    reply = read_reply(json.dumps({"choices": [{"index": 0, "metrics": {"speculative_decoding": block()}}]}).encode())
+    reply = read_chat(json.dumps({"choices": [{"index": 0, "metrics": {"speculative_decoding": block()}}]}).encode())
     assert reply is not None
-    figures = reply.acceptance()
+    figures = reply.acceptance
     assert figures is not None
     assert figures.accepted_tokens == 10
 
@@ -67,6 +67,11 @@ def test_c01_block_under_the_only_choice() -> None:
         (
             "per-step lists of other sums",
             {"per_step_accepted": [1] * 43, "per_step_drafted": [3] * 43},
+            "inconsistent",
+        ),
+        (
+            "per-step lists of fewer steps",
+            {"per_step_accepted": [3, 3, 3, 1], "per_step_drafted": [33, 33, 33, 30]},
             "inconsistent",
         ),
         ("accepted without drafts", {"num_draft_tokens": 0}, "inconsistent"),
@@ -87,6 +92,37 @@ def test_figures_that_are_not_believed(name: str, changes: dict[str, Any], quali
     assert figures.reason
     assert figures.raw  # kept as it came
     assert figures.rejected_at is None
+
+
+@pytest.mark.parametrize(
+    ("name", "taken", "made", "histogram"),
+    [
+        ("a step accepted more than it drafted", [2, 0], [1, 4], [1, 0, 1]),
+        ("a step accepted more than k", [4, 0], [3, 3], None),
+        ("a step drafted more than k", [2, 0], [5, 0], [1, 0, 1]),
+        ("the histogram has other steps", [3, 0, 1], [3, 2, 3], [0, 2, 1, 0]),
+    ],
+)
+def test_steps_that_are_not_believed(name: str, taken: list[int], made: list[int], histogram: list[int] | None) -> None:
+    found = from_block(
+        block(
+            num_spec_steps=len(taken),
+            num_draft_tokens=sum(made),
+            num_accepted_draft_tokens=sum(taken),
+            acceptance_histogram=histogram,
+            per_step_accepted=taken,
+            per_step_drafted=made,
+        )
+    )
+    assert found.quality is AcceptanceQuality.INCONSISTENT, name
+    assert found.reason
+    assert found.raw
+    assert found.reached is None
+
+
+def test_c04_drafts_that_a_grammar_made_void_are_no_data() -> None:
+    void = block(num_draft_tokens=0, num_accepted_draft_tokens=0, acceptance_histogram=[43, 0, 0, 0])
+    assert from_block(void).reason == "nothing was drafted for this request"
 
 
 def test_c04_a_zero_block_is_no_data() -> None:
@@ -135,35 +171,45 @@ def test_positions_stay_unknown_where_the_histogram_cannot_tell_them() -> None:
     assert figures.rejected_at is None
 
 
-steps = st.lists(
-    st.integers(0, 6).flatmap(lambda made: st.tuples(st.integers(0, made), st.just(made))).filter(lambda s: s[1]),
-    min_size=1,
-    max_size=30,
-)
+def drafts(k: int) -> st.SearchStrategy[list[tuple[int, int]]]:
+    """(accepted, drafted) by verify step: all of k tokens, as most replies, or some shorter."""
+    full = st.tuples(st.integers(0, k), st.just(k))
+    any_length = st.integers(0, k).flatmap(lambda made: st.tuples(st.integers(0, made), st.just(made)))
+    return st.lists(full, min_size=1, max_size=30) | st.lists(any_length, min_size=1, max_size=30)
 
 
-@given(steps)
-def test_any_true_block_is_believed_and_its_positions_add_up(run: list[tuple[int, int]]) -> None:
+@given(drafts(6).filter(lambda run: any(made for _, made in run)), st.booleans(), st.booleans(), st.booleans())
+def test_any_true_block_is_believed_and_its_positions_are_those_of_its_steps(
+    run: list[tuple[int, int]], with_histogram: bool, with_k: bool, with_steps: bool
+) -> None:
     histogram = [0] * 7
-    for taken, _ in run:
+    rejected, reached = [0] * 6, [0] * 6
+    for taken, made in run:
         histogram[taken] += 1
-    figures = from_block(
+        for position in range(min(taken + 1, made)):
+            reached[position] += 1
+        if taken < made:
+            rejected[taken] += 1
+    found = from_block(
         {
-            "acceptance_histogram": histogram,
+            "acceptance_histogram": histogram if with_histogram else None,
             "num_spec_steps": len(run),
             "num_accepted_draft_tokens": sum(taken for taken, _ in run),
             "num_draft_tokens": sum(made for _, made in run),
-            "num_spec_tokens": 6,
-            "per_step_accepted": [taken for taken, _ in run],
-            "per_step_drafted": [made for _, made in run],
+            "num_spec_tokens": 6 if with_k else None,
+            "per_step_accepted": [taken for taken, _ in run] if with_steps else None,
+            "per_step_drafted": [made for _, made in run] if with_steps else None,
         }
     )
-    assert figures.quality is AcceptanceQuality.OK
-    assert figures.rejected_at is not None
-    assert figures.reached is not None
-    assert sum(figures.rejected_at) == sum(taken < made for taken, made in run)
-    assert figures.reached[0] == len(run)
-    assert sum(figures.reached) - sum(figures.rejected_at) == figures.accepted_tokens
+    assert found.quality is AcceptanceQuality.OK
+    assert found.histogram == (tuple(histogram) if with_histogram else None)
+    if with_steps or (with_histogram and with_k and all(made == 6 for _, made in run)):
+        size = 6 if with_k else max(made for _, made in run)
+        assert found.rejected_at == tuple(rejected[:size])
+        assert found.reached == tuple(reached[:size])
+    else:
+        assert found.rejected_at is None
+        assert found.reached is None
 
 
 json_values = st.recursive(
@@ -177,7 +223,7 @@ json_values = st.recursive(
     json_values
     | st.dictionaries(
         st.sampled_from([*block(), "per_step_accepted", "per_step_drafted"]),
-        json_values | st.integers(0, 5) | st.lists(st.integers(0, 5), max_size=5),
+        json_values | st.integers(0, 9) | st.lists(st.integers(0, 9), max_size=5),
     )
 )
 def test_no_block_raises(anything: object) -> None:

@@ -29,6 +29,7 @@ def read(*parts: bytes) -> list[bytes]:
         ("a field without a colon", b"data\n\n", [b""]),
         ("a name that begins like data", b"database: a\n\n", []),
         ("byte order mark", b"\xef\xbb\xbfdata: a\n\n", [b"a"]),
+        ("byte order mark later on", b"\n\xef\xbb\xbfdata: a\n\n", []),
         ("U+2028 ends no line", "data: a\u2028b\n\n".encode(), ["a\u2028b".encode()]),
         ("bytes that are no UTF-8", b"data: \xff\xfe\n\n", [b"\xff\xfe"]),
         ("no empty line at the end", b"data: a\n\ndata: b", [b"a", b"b"]),

@@ -1,0 +1,132 @@
+"""A streamed reply: what its events tell, and when its content came."""
+
+import re
+
+from .reply import Reader, Reply
+from .sse import SseReader
+
+# Before a piece of the reply's text, in any of the APIs; and the rest of a JSON string.
+_TEXT = re.compile(rb'"(?:content|reasoning|reasoning_content|text|delta|thinking|partial_json|arguments)":"')
+_STRING = re.compile(rb'\A[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
+# Of an event without id or comment, which could not come again.
+_FIRST = (b"data:", b"event:")
+_QUOTE = b'"'
+_BACKSLASH = 0x5C
+
+#: Events of a stream that are tried as its pattern; where each differs from the last, none is one.
+_TRIES = 4
+
+
+class Stream:
+    """`feed` and `finish` take the bytes; `found` is what they told so far: of the figures always the latest.
+
+    Nearly every event of a stream is as the last was but for its piece of text, and tells nothing but that
+    content came. So of one that was read the bytes before and after the text are kept, and an event of the same
+    bytes with another text is not read again.
+    """
+
+    __slots__ = ("_events", "_head", "_pattern", "_read", "_tries", "end_at", "first_at", "found")
+
+    def __init__(self, read: Reader) -> None:
+        self._read = read
+        self._events = SseReader()
+        self.found = Reply()
+        #: When the first and the latest content came.
+        self.first_at: float | None = None
+        self.end_at: float | None = None
+        #: What stands before and after the text of a plain event.
+        self._pattern = (b"", b"")
+        #: The former, where the next byte is an event's first; else None.
+        self._head: bytes | None = None
+        self._tries = _TRIES
+
+    def feed(self, payload: bytes, now: float) -> None:
+        head = self._head
+        if head is not None and payload.startswith(head):
+            tail = self._pattern[1]
+            text = len(head)
+            end = 0
+            while True:
+                # Inside a JSON string the first quote ends it, unless it is escaped; then the event is read.
+                quote = payload.find(_QUOTE, text)
+                if quote <= text or payload[quote - 1] == _BACKSLASH or not payload.startswith(tail, quote):
+                    break
+                end = quote + len(tail)
+                self.end_at = now
+                if end == len(payload):
+                    return
+                if not payload.startswith(head, end):
+                    break
+                text = end + len(head)
+            payload = payload[end:]
+        self._read_events(payload, now)
+
+    def finish(self, now: float) -> None:
+        """The bytes are over; an event that lacks its last empty line counts."""
+        for data in self._events.finish():
+            self._event(data, now)
+
+    def _read_events(self, payload: bytes, now: float) -> None:
+        events = self._events
+        fresh = events.idle
+        data, reply = b"", None
+        for data in events.feed(payload):
+            reply = self._event(data, now)
+        if not events.idle:
+            self._head = None
+            return
+        if self._tries and reply is not None:
+            before = payload.rfind(b"\n\n", 0, -len(data) - 2)
+            if fresh or before >= 0:
+                self._learn(payload[before + 2 :] if before >= 0 else payload, data, reply)
+        self._head = self._pattern[0] or None
+
+    def _learn(self, event: bytes, data: bytes, reply: Reply) -> None:
+        """Take an event, given with all its lines, for the pattern of those to come, if it is a plain one."""
+        head, tail = self._pattern
+        if head and event.startswith(head) and event.endswith(tail):
+            return
+        text = _TEXT.search(data)
+        if text is None or reply != Reply(reply.model, content=True):
+            return
+        self._tries -= 1
+        start, rest = text.end(), _STRING.sub(b"", data[text.end() :], 1)
+        # Without this string it is no content, so that the string is what makes it content. A quote, a colon and a
+        # quote stand in JSON only where a string begins; whatever text comes there, all else means the same.
+        if (
+            self._read(data[:start] + rest) == Reply(reply.model)
+            and event.startswith(_FIRST)
+            and event.endswith(data + b"\n\n")
+            and b"\r" not in event
+        ):
+            self._pattern = event[: start - len(data) - 2], rest + b"\n\n"
+
+    def _event(self, data: bytes, now: float) -> Reply | None:
+        found = self.found
+        if data.strip() == b"[DONE]":
+            found.last = True
+            return None
+        reply = self._read(data)
+        if reply is None:
+            return None
+        if reply.content:
+            if self.first_at is None:
+                self.first_at = now
+            self.end_at = now
+        found.model = found.model or reply.model
+        found.finish_reason = reply.finish_reason or found.finish_reason
+        found.counted_tokens += reply.counted_tokens
+        found.error |= reply.error
+        found.last |= reply.last
+        if reply.usage:
+            found.usage = True
+            # A later event may leave out what an earlier one has said.
+            if reply.prompt_tokens is not None:
+                found.prompt_tokens = reply.prompt_tokens
+            if reply.completion_tokens is not None:
+                found.completion_tokens = reply.completion_tokens
+        if reply.acceptance is not None:
+            found.acceptance = reply.acceptance
+        if reply.queue_ms is not None:
+            found.queue_ms = reply.queue_ms
+        return reply
