@@ -5,7 +5,7 @@ READY := $(VENV)/.ready
 UV := UV_COMPILE_BYTECODE=1 UV_FIND_LINKS="$(PIP_FIND_LINKS)" $(VENV)/bin/uv pip install --quiet -p $(VENV)/bin/python
 TORCH := 2.13.0
 
-.PHONY: demo test check fuzz lock clean
+.PHONY: demo test check lock clean
 
 demo: $(READY)
 	$(VENV)/bin/specwatch up -c engine/demo/specwatch.yaml
