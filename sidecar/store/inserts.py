@@ -1,13 +1,14 @@
 """Inserting rows as cheaply as each driver allows, and telling refused rows from a database in trouble.
 
 The writer shares its process, and Python's lock, with the proxy. SQLite's driver gives the lock up and asks
-for it back at each statement, which takes long while the proxy is busy: so a statement takes many rows.
-PostgreSQL gets one JSON text a batch, which the server takes apart.
+for it back at each statement, which takes long while the proxy is busy: so a statement takes many rows. Not too
+many, and they are asked for only then, as the proxy stands still from one statement to the next.
+PostgreSQL gets JSON texts, which the server takes apart.
 """
 
 import sqlite3
-from collections.abc import Sequence
-from itertools import chain
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 
 from msgspec import json
 from sqlalchemy import Connection, Dialect, Engine, Table
@@ -34,31 +35,39 @@ class Inserts:
         self._requests = build(requests, COLUMNS, engine.dialect)
         self._transitions = build(transitions, TRANSITION_COLUMNS, engine.dialect)
 
-    def requests(self, connection: Connection, rows: Sequence[Row]) -> None:
+    def requests(self, connection: Connection, rows: Iterable[Row]) -> None:
         """Add rows of `request_row`. A row that is there already is left alone."""
         self._insert(connection, self._requests, COLUMNS, rows)
 
-    def transitions(self, connection: Connection, rows: Sequence[Row]) -> None:
+    def transitions(self, connection: Connection, rows: Iterable[Row]) -> None:
         """Add rows of `transition_row`, in their order. A row that is there already is left alone."""
         self._insert(connection, self._transitions, TRANSITION_COLUMNS, rows)
 
 
 def _insert_sqlite(
-    connection: Connection, statements: dict[int, str], _names: tuple[str, ...], rows: Sequence[Row]
+    connection: Connection, statements: dict[int, str], _names: tuple[str, ...], rows: Iterable[Row]
 ) -> None:
-    done = 0
-    for size, statement in statements.items():
-        while len(rows) - done >= size:
-            values = tuple(chain.from_iterable(rows[done : done + size]))
-            connection.exec_driver_sql(statement, values)
-            done += size
+    for part in _parts(rows):
+        done = 0
+        for size, statement in statements.items():
+            while len(part) - done >= size:
+                values = tuple(chain.from_iterable(part[done : done + size]))
+                connection.exec_driver_sql(statement, values)
+                done += size
 
 
 def _insert_postgresql(
-    connection: Connection, statements: dict[int, str], names: tuple[str, ...], rows: Sequence[Row]
+    connection: Connection, statements: dict[int, str], names: tuple[str, ...], rows: Iterable[Row]
 ) -> None:
-    objects = [dict(zip(names, row, strict=True)) for row in rows]
-    connection.exec_driver_sql(statements[0], {"rows": json.encode(objects).decode()})
+    for part in _parts(rows):
+        objects = [dict(zip(names, row, strict=True)) for row in part]
+        connection.exec_driver_sql(statements[0], {"rows": json.encode(objects).decode()})
+
+
+def _parts(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    waiting = iter(rows)
+    while part := list(islice(waiting, _SIZES[0])):
+        yield part
 
 
 def refused_as_data(error: Exception) -> bool:

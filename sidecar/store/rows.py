@@ -1,7 +1,8 @@
 """Records as rows: tuples in the order of COLUMNS, holding only what both databases can store."""
 
 from datetime import UTC, datetime
-from math import inf
+from functools import lru_cache
+from math import inf, nan
 from typing import NamedTuple
 
 from msgspec import json
@@ -16,6 +17,10 @@ TRANSITION_COLUMNS = tuple(column.name for column in transitions.columns if colu
 #: Longer text is cut: an index of PostgreSQL takes at most 2.7 kB a row, and clients choose some names.
 MAX_TEXT = 500
 MAX_RAW = 65_536
+
+#: What a row holds for an unknown value. Both databases are told NULL for it, as JSON and SQLite know no NaN; None
+#: would do the same, but SQLite's driver looks for an adapter of each None, which costs ten times as much.
+NULL = nan
 
 Row = tuple[object, ...]
 
@@ -43,61 +48,96 @@ def clean(value: str, limit: int = MAX_TEXT) -> str:
 
 def utc_text(seconds: float) -> str:
     """Unix time as SQLite stores it, without its zone (UTC): sorts as time does."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(" ", "microseconds")[:26]
+    second, micros = divmod(round(seconds * 1e6), 1_000_000)
+    return f"{_second_text(second)}.{micros:06d}"
 
 
-def _text(value: str | None) -> str | None:
-    if value is None or (len(value) <= MAX_TEXT and value.isprintable()):
-        return value
-    return clean(value)
+@lru_cache(maxsize=256)
+def _second_text(second: int) -> str:
+    return datetime.fromtimestamp(second, UTC).isoformat(" ")[:19]
 
 
-def _number(value: float | None) -> float | None:
-    return value if value is None or -inf < value < inf else None
+#: Columns whose texts repeat from row to row, as they are in a record and in a row.
+_Names = tuple[str | None, ...]
+_known_names: dict[_Names, Row] = {}
+_MOST_NAMES = 256
+#: Characters; what clients can make as long as they like is not kept.
+_LONGEST_NAMES = 1000
 
 
-def _list(values: tuple[int, ...] | None) -> str | None:
-    return None if values is None else json.encode(values).decode()
+def _clean_names(names: _Names) -> Row:
+    cleaned = tuple([NULL if name is None else clean(name) for name in names])
+    if sum([len(name) for name in names if name is not None]) <= _LONGEST_NAMES:
+        if len(_known_names) >= _MOST_NAMES:
+            _known_names.clear()
+        _known_names[names] = cleaned
+    return cleaned
+
+
+def _or_null(value: object) -> object:
+    return NULL if value is None else value
+
+
+def _number(value: float | None) -> float:
+    return value if value is not None and -inf < value < inf else NULL
+
+
+def _list(values: tuple[int, ...] | None) -> object:
+    return NULL if values is None else json.encode(values).decode()
 
 
 def request_row(record: Record) -> Row:
     """The row of one record. Raises whatever a value of the wrong type brings about."""
     acceptance = record.acceptance
+    names = (
+        record.instance,
+        record.upstream,
+        record.model,
+        record.draft_model,
+        record.scenario,
+        record.endpoint,
+        record.finish_reason,
+        acceptance.reason,
+        record.fingerprint,
+    )
+    (instance, upstream, model, draft_model, scenario, endpoint, finish_reason, reason, fingerprint) = _known_names.get(
+        names
+    ) or _clean_names(names)
     return (
         clean(record.request_id),
         utc_text(record.started_at),
-        _text(record.instance),
-        _text(record.upstream),
+        instance,
+        upstream,
         record.arm._value_,
-        _text(record.model),
-        _text(record.draft_model),
-        _text(record.scenario),
-        _text(record.endpoint),
-        record.stream,
-        record.status,
+        model,
+        draft_model,
+        scenario,
+        endpoint,
+        int(record.stream),
+        _or_null(record.status),
         record.outcome._value_,
-        _text(record.finish_reason),
+        finish_reason,
         _number(record.temperature),
-        record.prompt_tokens,
-        record.completion_tokens,
-        acceptance.num_speculative_tokens,
-        acceptance.verify_steps,
-        acceptance.draft_tokens,
-        acceptance.accepted_tokens,
+        _or_null(record.prompt_tokens),
+        _or_null(record.completion_tokens),
+        _or_null(acceptance.num_speculative_tokens),
+        _or_null(acceptance.verify_steps),
+        _or_null(acceptance.draft_tokens),
+        _or_null(acceptance.accepted_tokens),
         _list(acceptance.histogram),
         _list(acceptance.rejected_at),
         _list(acceptance.reached),
         acceptance.source._value_,
         acceptance.quality._value_,
-        _text(acceptance.reason),
-        None if acceptance.raw is None else clean(acceptance.raw, MAX_RAW),
+        reason,
+        NULL if acceptance.raw is None else clean(acceptance.raw, MAX_RAW),
         _number(record.ttft_ms),
         _number(record.latency_ms),
         _number(record.tpot_ms),
         _number(record.max_chunk_gap_ms),
         _number(record.queue_ms),
         record.concurrency,
-        _text(record.fingerprint),
+        fingerprint,
         record.bytes_in,
         record.bytes_out,
     )

@@ -89,9 +89,9 @@ requests = Table(
     Column("bytes_out", BigInteger, nullable=False),
     # A batch whose commit was not confirmed is sent again: this keeps its rows from doubling. The request
     # id alone will not do, as clients choose it and may repeat it. Time comes first, which serves windows
-    # and pages, and lets new rows land at the end of the index.
+    # and pages, and lets new rows land at the end of the index. An index that began with the id would take a
+    # page a row, as ids are random: on SQLite and from a million rows on, four times the cost of all the rest.
     Index("uq_requests_request", "started_at", "request_id", "instance", unique=True),
-    Index("ix_requests_request_id", "request_id"),
 )
 
 SPECULATED = "acceptance_quality = 'ok' AND draft_tokens > 0"

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -49,7 +49,7 @@ class Writer:
         database_url: str,
         *,
         capacity: int = 10_000,
-        batch_size: int = 500,
+        batch_size: int = 2000,
         max_age_s: float = 0.2,
     ) -> None:
         """Opens nothing: the thread does. Raises DatabaseUrlError for a URL that cannot work."""
@@ -121,28 +121,14 @@ class Writer:
 
     def _run(self) -> None:
         while not self._stop.is_set() or (self.queue_length and time.monotonic() < self._deadline):
-            self._take(self._transitions, transition_row, self._transition_rows)
-            self._take(self._records, request_row, self._rows)
             try:
                 self._work()
             except Exception as error:
                 self._failed(error)
             self._rest()
 
-    def _take(self, queue: deque[T], convert: Callable[[T], Row], rows: list[Row]) -> None:
-        """Fill up the batch in hand from a queue."""
-        while len(rows) < self._batch_size:
-            try:
-                item = queue.popleft()
-            except IndexError:
-                return
-            try:
-                rows.append(convert(item))
-            except Exception as error:
-                self._refuse(error)
-
     def _work(self) -> None:
-        """Write the batch in hand, and see to the database; whatever goes wrong, the batch is kept."""
+        """Write what waits, and see to the database."""
         now = time.monotonic()
         if not self._ready:
             upgrade(self._engine)
@@ -152,15 +138,56 @@ class Writer:
         else:
             now = self._checked
         self._checked = now
-        self._write(self._transition_rows, self._inserts.transitions)
-        self.written += self._write(self._rows, self._inserts.requests)
+        self._write(self._transitions, transition_row, self._transition_rows, self._inserts.transitions)
+        self.written += self._write(self._records, request_row, self._rows, self._inserts.requests)
         self._pause_s = 0.0
         if not self.healthy:
             self.healthy = True
             log.info("the database takes rows")
 
-    def _write(self, rows: list[Row], insert: Callable[[Connection, Sequence[Row]], None]) -> int:
-        """Insert `rows` in order and take them off the list; find refused ones by halves."""
+    def _write(
+        self,
+        queue: deque[T],
+        convert: Callable[[T], Row],
+        rows: list[Row],
+        insert: Callable[[Connection, Iterable[Row]], None],
+    ) -> int:
+        """Store a batch and forget it; whatever goes wrong, `rows` has what was taken from `queue`."""
+        if not (rows or queue):
+            return 0
+        try:
+            with self._engine.begin() as connection:
+                insert(connection, self._take(queue, convert, rows))
+        except Exception as error:
+            if not refused_as_data(error):
+                raise
+            return self._write_by_halves(rows, insert)
+        stored = len(rows)
+        rows.clear()
+        return stored
+
+    def _take(self, queue: deque[T], convert: Callable[[T], Row], rows: list[Row]) -> Iterator[Row]:
+        """The batch in hand, `rows`, then what fills it up from a queue.
+
+        Converted one by one as they are inserted: the proxy stands still for as long as this thread runs without
+        a statement in between.
+        """
+        yield from rows[:]
+        while len(rows) < self._batch_size:
+            try:
+                item = queue.popleft()
+            except IndexError:
+                return
+            try:
+                row = convert(item)
+            except Exception as error:
+                self._refuse(error)
+            else:
+                rows.append(row)
+                yield row
+
+    def _write_by_halves(self, rows: list[Row], insert: Callable[[Connection, Iterable[Row]], None]) -> int:
+        """Insert `rows` in order and take them off the list, but for those refused."""
         before, refused, size = len(rows), 0, len(rows)
         while rows:
             part = rows[:size]
