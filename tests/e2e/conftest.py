@@ -15,6 +15,13 @@ from support.chain import Chain, free_ports
 DEMO = Path(__file__).parents[2] / "engine" / "demo"
 #: Two engines boot on two busy cores.
 READY_S = 400
+#: What clients need who call tools and ask for JSON. The parser leaves forced calls to guided decoding, which
+#: a model obeys that was never taught to call; without whitespace to choose it comes to an end of them.
+FOR_CLIENTS = {
+    "enable_auto_tool_choice": True,
+    "tool_call_parser": "pythonic",
+    "extra_args": {"structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True}},
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -28,7 +35,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
     subprocess.run([sys.executable, "-m", "specwatch_engine.demo.prepare", str(folder / "models")], check=True)
     proxy, admin, engine, plain, dashboard = free_ports(5)
     for name, port in (("speculative_config.yaml", engine), ("autoregressive_config.yaml", plain)):
-        values = yaml.safe_load((DEMO / name).read_text())
+        values = yaml.safe_load((DEMO / name).read_text()) | FOR_CLIENTS
         values["port"] = port
         values["model"] = str(folder / "models" / "target")
         if "speculative_config" in values:
