@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from .settings import Settings, SettingsError, load
+from .settings import Settings, SettingsError, load, split_address
 
 app = typer.Typer(
     help="Watches, and steers, the quality of speculative decoding.",
@@ -59,7 +59,8 @@ def sidecar(
     num_speculative_tokens: Annotated[int | None, typer.Option(help=_option("num_speculative_tokens"))] = None,
 ) -> None:
     """The proxy, probes and record alone, before any OpenAI-compatible server."""
-    from .app import StartError, serve
+    from .app import serve
+    from .recorder import StartError
 
     settings = _load(
         config,
@@ -73,6 +74,8 @@ def sidecar(
     )
     try:
         serve(settings)
+    except SettingsError as error:
+        _fail(str(error))
     except StartError as error:
         _fail(str(error), 1)
 
@@ -88,12 +91,17 @@ def engine(
 
 @app.command()
 def dashboard(
-    api: Annotated[str, typer.Option(help="URL of a sidecar's admin port.")] = "http://127.0.0.1:8001",
+    api: Annotated[
+        str, typer.Option(help="URL of a sidecar's admin port.", envvar="SPECWATCH_API")
+    ] = "http://127.0.0.1:8001",
     listen: Annotated[str, typer.Option(help="Where to serve the pages.")] = "127.0.0.1:8501",
 ) -> None:
     """The dashboard alone. The admin token, if there is one, comes from SPECWATCH_ADMIN_TOKEN."""
-    host, _, port = listen.rpartition(":")
-    _exec("dashboard", "--api", api, "--host", host, "--port", port)
+    try:
+        host, port = split_address(listen)
+    except ValueError:
+        _fail("--listen: must be host:port, as in 127.0.0.1:8501")
+    _exec("dashboard", "--api", api, "--host", host, "--port", str(port))
 
 
 @app.command()
@@ -133,10 +141,14 @@ def fallback(
 @db.command("upgrade")
 def db_upgrade(config: Config = None, database_url: Annotated[str | None, typer.Option()] = None) -> None:
     """Bring the database to this version's tables. The sidecar does so itself when it starts."""
-    from .app import StartError, upgrade_database
+    from .app import upgrade_database
+    from .recorder import StartError
 
+    settings = _load(config, database_url=database_url)
     try:
-        upgrade_database(_load(config, database_url=database_url))
+        upgrade_database(settings)
+    except SettingsError as error:
+        _fail(str(error))
     except StartError as error:
         _fail(str(error), 1)
 

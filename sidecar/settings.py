@@ -1,6 +1,7 @@
 """Every setting: name, type, unit, default, help. The only reader of the environment and of YAML.
 
-Flags win over the environment (`SPECWATCH_…`), that over the file, that over the defaults.
+Flags win over the environment (`SPECWATCH_…`), that over the file, that over the defaults. Where no file is
+named, SPECWATCH_CONFIG may name one.
 """
 
 import difflib
@@ -15,6 +16,12 @@ import pydantic_settings
 import yaml
 from pydantic import AfterValidator, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+
+_PREFIX = "SPECWATCH_"
+#: Variables that are no settings: the YAML file, and what the dashboard's process reads.
+_OTHER_VARIABLES = frozenset(("SPECWATCH_CONFIG", "SPECWATCH_API"))
+# Kubernetes sets these in every pod beside a service whose name begins with "specwatch".
+_SERVICE_LINK = re.compile(r"(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)")
 
 
 class SettingsError(Exception):
@@ -49,13 +56,17 @@ Pattern = Annotated[str, AfterValidator(_pattern)]
 
 
 class Settings(BaseSettings):
-    model_config = SettingsConfigDict(env_prefix="SPECWATCH_", extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(env_prefix=_PREFIX, extra="forbid", frozen=True)
 
     upstream: Url = Field("http://127.0.0.1:8200", description="The OpenAI-compatible server that speculates.")
     fallback_upstream: Url | None = Field(
         None, description="A server of the same target model without speculation: fallback and baseline go there."
     )
     listen: Address = Field("127.0.0.1:8000", description="Where clients connect.")
+    tls_certificate: Path | None = Field(
+        None, description="PEM file of the certificate chain, to speak TLS with clients; needs tls_key."
+    )
+    tls_key: Path | None = Field(None, description="PEM file of its private key, without a password.")
     admin: Address = Field("127.0.0.1:8001", description="Where /api/v1, /metrics, /healthz and /readyz are served.")
     admin_token: SecretStr | None = Field(
         None, description="Bearer token of the admin port; required when it is not on loopback."
@@ -102,6 +113,17 @@ class Settings(BaseSettings):
     idle_timeout_s: float | None = Field(
         None, gt=0, description="Bound on an upstream's silence after a request was sent, s; none by default."
     )
+    client_timeout_s: float = Field(
+        60.0,
+        gt=0,
+        description="How long a client may take to send a request head, and how long an idle connection is kept, s.",
+    )
+    abort_grace_s: float | None = Field(
+        None,
+        gt=0,
+        description="When a client leaves, read its reply to the end for up to this long, s, so that its figures are "
+        "complete; none: end the upstream request at once.",
+    )
     drain_s: float = Field(30.0, ge=0, description="How long replies in flight may go on after SIGTERM, s.")
     queue_records: int = Field(
         10_000, ge=1, description="Records that may wait for the database; then the oldest are dropped and counted."
@@ -112,6 +134,15 @@ class Settings(BaseSettings):
         host = split_address(self.admin)[0]
         if self.admin_token is None and host not in ("127.0.0.1", "::1", "localhost"):
             raise ValueError(f"admin listens on {host}, which is not loopback: set admin_token")
+        if self.admin_token is not None and not self.admin_token.get_secret_value():
+            raise ValueError("admin_token: is empty, which would let everybody in")
+        return self
+
+    @model_validator(mode="after")
+    def _tls_is_whole(self) -> Self:
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            there, missing = ("tls_certificate", "tls_key") if self.tls_key is None else ("tls_key", "tls_certificate")
+            raise ValueError(f"{missing}: is missing, and {there} is of no use without it")
         return self
 
     @model_validator(mode="after")
@@ -126,9 +157,10 @@ class Settings(BaseSettings):
 
 def load(file: Path | None = None, **flags: Any) -> Settings:
     """Settings from flags (None: not given), environment and file. Raises SettingsError for people."""
-    values: dict[str, Any] = {}
-    if file is not None:
-        values = _read(file)
+    if file is None and (named := os.environ.get("SPECWATCH_CONFIG")):
+        file = Path(named)
+    values: dict[str, Any] = _read(file) if file is not None else {}
+    _check_environment()
 
     class FromFile(Settings):
         @classmethod
@@ -153,9 +185,26 @@ def load(file: Path | None = None, **flags: Any) -> Settings:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """host and port of an `Address`."""
+    """host and port of an `Address`. Raises ValueError where `address` is none."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
+
+
+def _check_environment() -> None:
+    """What a misspelt key in the file would be told, for variables. Raises SettingsError."""
+    for variable in sorted(os.environ):
+        name = variable.upper().removeprefix(_PREFIX)
+        if name == variable.upper() or variable.upper() in _OTHER_VARIABLES or _SERVICE_LINK.fullmatch(name):
+            continue
+        if name.lower() not in Settings.model_fields:
+            near = _near(name.lower())
+            raise SettingsError(
+                f"{variable}: no such setting" + (f"; did you mean {_PREFIX}{near.upper()}?" if near else "")
+            )
+
+
+def _near(name: str) -> str | None:
+    return next(iter(difflib.get_close_matches(name, Settings.model_fields, n=1)), None)
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -186,6 +235,6 @@ def _sentence(item: Any, flags: dict[str, Any], values: dict[str, Any], file: Pa
     else:
         where = f"{file}: {name}" if name in values else name
     if item["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(name, Settings.model_fields, n=1)
-        return f"{where}: no such setting" + (f"; did you mean {near[0]}?" if near else "")
+        near = _near(name)
+        return f"{where}: no such setting" + (f"; did you mean {near}?" if near else "")
     return f"{where}: {item['msg'].removeprefix('Value error, ')}"

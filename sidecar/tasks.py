@@ -13,7 +13,7 @@ class Tasks:
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
-        #: Names of tasks that ended by an exception.
+        #: Names of tasks that ended by an exception, each once.
         self.failed: list[str] = []
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str = "relay") -> "asyncio.Task[None]":
@@ -27,7 +27,8 @@ class Tasks:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            self.failed.append(task.get_name())
+            if task.get_name() not in self.failed:
+                self.failed.append(task.get_name())
             _log.error("task %s died", task.get_name(), exc_info=error)
 
     async def close(self) -> None:

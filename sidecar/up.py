@@ -76,6 +76,10 @@ class Up:
             self._stop_children()
         return 0
 
+    @property
+    def _clients_url(self) -> str:
+        return f"{'https' if self._settings.tls_certificate else 'http'}://{self._settings.listen}"
+
     # ---- start
 
     def _start(self) -> None:
@@ -117,7 +121,7 @@ class Up:
                 "demo traffic",
                 "specwatch_engine.demo.traffic",
                 "--url",
-                f"http://{settings.listen}",
+                self._clients_url,
                 "--rate",
                 str(_DEMO_RATE),
                 "--seconds",
@@ -211,7 +215,7 @@ class Up:
         took = time.monotonic() - self._began
         _console.print(
             f"\n[bold]Specwatch is ready[/] after {took:.0f} s\n"
-            f"  API for clients  http://{settings.listen}/v1\n"
+            f"  API for clients  {self._clients_url}/v1\n"
             f"  dashboard        http://{settings.dashboard}\n"
             f"  admin            http://{settings.admin}/api/v1/summary, /metrics\n"
             + (
@@ -274,5 +278,5 @@ def _check_free(name: str, address: str) -> None:
             probe.bind((host, port))
         except OSError as error:
             raise _Stop(
-                2, f"{name}: {address} cannot be used ({error.strerror}): stop what runs there or change it"
+                1, f"{name}: {address} cannot be used ({error.strerror}): stop what runs there or change it"
             ) from None

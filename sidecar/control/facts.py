@@ -10,13 +10,15 @@ async def read_facts(
 ) -> tuple[Facts, list[str]] | None:
     """Facts and served model names of the server at `url`; None while it does not answer.
 
-    A server other than vLLM has no /version; its fingerprint then holds the speculative settings alone.
+    A server other than vLLM has no /version; its fingerprint then holds the speculative settings alone. One that
+    wants an API key tells no names.
     """
     try:
-        models = (await client.get(f"{url}/v1/models")).json()
+        models = await client.get(f"{url}/v1/models")
         answer = await client.get(f"{url}/version")
         version = answer.json().get("version") if answer.status_code == 200 else None
-        names = [str(model["id"]) for model in models["data"]]
+        locked = models.status_code in (401, 403)
+        names = [] if locked else [str(model["id"]) for model in models.json()["data"]]
     except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError):
         return None
     parts = [f"vllm {version}" if version else "", f"draft {draft_model}" if draft_model else ""]

@@ -3,8 +3,10 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import sqlite3
+import ssl
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,6 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
+import trustme
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 from support.chain import free_ports
 from support.proxy import post
 from support.upstream import (
@@ -25,6 +35,9 @@ from support.upstream import (
     running,
     usage_chunk,
 )
+
+from sidecar.app import Sidecar
+from sidecar.settings import SettingsError, load
 
 STREAMING = b'{"model":"m","stream":true,"messages":[]}'
 
@@ -208,31 +221,62 @@ async def run(*arguments: str, **environment: str) -> tuple[int, str]:
     return process.returncode, said.decode()
 
 
-async def test_commands_fail_with_one_sentence(tmp_path: Path) -> None:
+async def test_what_cannot_be_had_is_exit_code_1(tmp_path: Path) -> None:
     (port,) = free_ports(1)
-    nowhere = f"127.0.0.1:{port}"
-    code, said = await run("status", SPECWATCH_ADMIN=nowhere)
-    assert code == 1
-    assert f"no sidecar answers on http://{nowhere}" in said
-    code, said = await run("fallback", "off")
-    assert code == 2
-    assert "use auto, speculative or autoregressive" in said
-    code, said = await run("sidecar", "--listen", "nowhere")
-    assert code == 2
-    assert "--listen: must be host:port" in said
-    code, said = await run("sidecar", "--database-url", "mysql://h/d")
-    assert code == 1
-    assert "database_url" in said
-    async with running(replying(json_reply({}))) as taken:
-        database = f"sqlite:///{tmp_path}/x.db"
-        code, said = await run(
-            "sidecar", "--listen", f"127.0.0.1:{taken.port}", "--admin", nowhere, "--database-url", database
-        )
-        assert code == 1
-        assert "free the port or change it" in said
-        assert "Traceback" not in said
+    free = f"127.0.0.1:{port}"
+    code, said = await run("status", SPECWATCH_ADMIN=free)
+    assert (code, f"no sidecar answers on http://{free}" in said) == (1, True), said
+    database = f"sqlite:///{tmp_path}/x.db"
+    async with running(replying(json_reply({}))) as server:
+        taken = f"127.0.0.1:{server.port}"
+        for listen, admin, name in ((taken, free, "listen"), (free, taken, "admin")):
+            code, said = await run("sidecar", "--listen", listen, "--admin", admin, "--database-url", database)
+            assert (code, f"{name}: {taken}: " in said, "Traceback" in said) == (1, True, False), said
+            assert "free the port or change it" in said
+        code, said = await run("up", SPECWATCH_LISTEN=taken, SPECWATCH_RUN_DIR=str(tmp_path))
+        assert (code, f"listen: {taken} cannot be used" in said) == (1, True), said
     code, said = await run("db", "upgrade", "--database-url", database)
     assert code == 0
+
+
+async def test_clients_are_spoken_to_over_tls(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    issued = authority.issue_cert("localhost")
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    issued.cert_chain_pems[0].write_to_path(certificate)
+    issued.private_key_pem.write_to_path(key)
+    client = ssl.create_default_context()
+    authority.configure_trust(client)
+    async with running(replying(json_reply({"choices": []}))) as upstream:
+        async with sidecar(
+            tmp_path, upstream.url, SPECWATCH_TLS_CERTIFICATE=str(certificate), SPECWATCH_TLS_KEY=str(key)
+        ) as made:
+            reader, writer = await asyncio.open_connection("localhost", made.proxy, ssl=client)
+            writer.write(post(b"{}"))
+            assert (await asyncio.wait_for(reader.read(), 20)).startswith(b"HTTP/1.1 200 OK")
+            writer.close()
+            await made.stop()
+
+
+def test_faults_of_tls_name_setting_and_file(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    issued = authority.issue_cert("localhost")
+    certificate, key, other, locked = (tmp_path / f"{name}.pem" for name in ("cert", "key", "other", "locked"))
+    issued.cert_chain_pems[0].write_to_path(certificate)
+    issued.private_key_pem.write_to_path(key)
+    authority.issue_cert("localhost").private_key_pem.write_to_path(other)
+    secret = load_pem_private_key(key.read_bytes(), None)
+    locked.write_bytes(secret.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"password")))
+    for first, second, words in (
+        (tmp_path / "none.pem", key, f"tls_certificate: {tmp_path}/none.pem: No such file"),
+        (tmp_path, key, f"tls_certificate: {tmp_path}: Is a directory"),
+        (key, key, f"tls_certificate: {key}: holds no certificate in PEM form"),
+        (certificate, certificate, f"tls_key: {certificate}: holds no private key in PEM form"),
+        (certificate, other, f"tls_key: {other} is not the key of {certificate}"),
+        (certificate, locked, f"tls_certificate, tls_key: {certificate}, {locked}: "),
+    ):
+        with pytest.raises(SettingsError, match=re.escape(words)):
+            Sidecar(load(tls_certificate=first, tls_key=second))
 
 
 async def test_status_reads_the_summary(tmp_path: Path) -> None:
@@ -250,3 +294,9 @@ async def test_status_reads_the_summary(tmp_path: Path) -> None:
             if json.loads(said)["last_100"]["requests"]:
                 break
         assert json.loads(said)["last_100"]["p"] == 0.5
+
+
+async def test_what_is_set_reaches_the_relay(tmp_path: Path) -> None:
+    given = load(database_url=f"sqlite:///{tmp_path}/x.db", abort_grace_s=2, client_timeout_s=3, idle_timeout_s=4)
+    relay = Sidecar(given).relay
+    assert (relay.abort_grace_s, relay.client_timeout_s, relay.idle_timeout_s) == (2, 3, 4)

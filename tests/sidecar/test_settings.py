@@ -30,6 +30,9 @@ def test_flags_over_environment_over_file_over_defaults(tmp_path: Path, monkeypa
         ("pattern", "scenario_rules: {a: '('}", "scenario_rules: is no regular expression"),
         ("the same port twice", "listen: 127.0.0.1:8001", "need different addresses"),
         ("admin in the open", "admin: 0.0.0.0:8001", "set admin_token"),
+        ("an empty token", "admin_token: ''", "admin_token: is empty"),
+        ("half of TLS", "tls_certificate: a.pem", "tls_key: is missing"),
+        ("the other half", "tls_key: a.pem", "tls_certificate: is missing"),
         ("no mapping", "- a", "must hold settings as `name: value` lines"),
         ("no YAML", "a: [", "no valid YAML"),
     ],
@@ -56,6 +59,30 @@ def test_errors_name_where_the_value_came_from(monkeypatch: pytest.MonkeyPatch, 
     assert load().scenarios == ["billing"]
     with pytest.raises(SettingsError, match="No such file"):
         load(tmp_path / "none.yaml")
+
+
+def test_a_variable_that_is_no_setting_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    # What Kubernetes sets beside services named specwatch and specwatch-admin, and the dashboard's own.
+    for name in ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_API", "PORT", "PORT_8001_TCP", "PORT_8001_TCP_ADDR"):
+        monkeypatch.setenv(f"SPECWATCH_{name}", "tcp://10.0.0.1:8001")
+        monkeypatch.setenv(f"SPECWATCH_ADMIN_{name}", "tcp://10.0.0.1:8001")
+    monkeypatch.setenv("SPECWATCH_API", "http://127.0.0.1:8001")
+    monkeypatch.setenv("specwatch_drain_s", "3")
+    assert load().drain_s == 3
+    monkeypatch.setenv("SPECWATCH_BASELINE_SHERE", "0.1")
+    with pytest.raises(SettingsError, match=r"_SHERE: no such setting; did you mean SPECWATCH_BASELINE_SHARE\?"):
+        load()
+
+
+def test_a_variable_names_the_file_where_no_flag_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, other = tmp_path / "named.yaml", tmp_path / "flag.yaml"
+    file.write_text("drain_s: 3\n")
+    other.write_text("drain_s: 4\n")
+    monkeypatch.setenv("SPECWATCH_CONFIG", str(file))
+    assert (load().drain_s, load(other).drain_s) == (3, 4)
+    monkeypatch.setenv("SPECWATCH_CONFIG", str(tmp_path / "none.yaml"))
+    with pytest.raises(SettingsError, match=r"none\.yaml: No such file"):
+        load()
 
 
 def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:

@@ -1,0 +1,246 @@
+"""What records, wherever the requests pass: behind the proxy, or inside the server.
+
+A recorder's tap makes records; they go to the writer, the window and the metrics, and the admin port tells of them.
+"""
+
+import asyncio
+import contextlib
+import logging
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Protocol
+
+import httpx
+import uvicorn
+from prometheus_client import CollectorRegistry
+
+from .api.app import create_app
+from .api.deps import ApiDeps
+from .api.models import FallbackState
+from .control.facts import read_facts
+from .control.fallback import Decision, Fallback, Mode, State
+from .metrics import CONTENT_TYPE, Live, Metrics
+from .probes.acceptance import CountWindow
+from .record import Outcome, Record
+from .settings import Settings, SettingsError, split_address
+from .store.engine import DatabaseUrlError, check_url
+from .store.queries import DatabaseUnavailable, Reader
+from .store.rows import Transition
+from .store.writer import Writer
+from .tap.tap import Facts, TapContext
+from .tasks import Tasks
+
+_log = logging.getLogger(__name__)
+
+SPECULATIVE, AUTOREGRESSIVE = "speculative", "autoregressive"
+
+_FACTS_EVERY_S = 15.0
+#: The same until every upstream has answered once.
+_FACTS_FIRST_S = 1.0
+_WRITER_CLOSE_S = 5.0
+_ADMIN_CLOSE_S = 5.0
+
+
+class StartError(Exception):
+    """What the settings ask for cannot be had here and now; the message names the setting and the remedy."""
+
+
+class Traffic(Protocol):
+    """Where the requests pass; counts are since the start."""
+
+    @property
+    def outcomes(self) -> Mapping[Outcome, int]: ...
+
+    @property
+    def refused(self) -> int: ...
+
+    @property
+    def in_flight(self) -> int: ...
+
+
+class Recorder:
+    """One per process. `tap.watch` gives the watcher of a request, `fallback.arm()` tells how it is served."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        urls: Mapping[str, str],
+        traffic: Callable[[], Traffic],
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        """`urls` are the servers' by name; `transport` reaches them, None: sockets. Raises SettingsError."""
+        self.settings = settings
+        try:
+            check_url(settings.database_url)
+            self.writer = Writer(settings.database_url, capacity=settings.queue_records)
+            self.reader = Reader(settings.database_url)
+        except DatabaseUrlError as error:
+            raise SettingsError(str(error)) from None
+        self.tasks = Tasks()
+        self.window = CountWindow()
+        self._urls = urls
+        self._traffic = traffic
+        self._transport = transport
+        self.facts = {
+            SPECULATIVE: Facts(settings.draft_model, settings.num_speculative_tokens),
+            AUTOREGRESSIVE: Facts(),
+        }
+        self.fallback = Fallback(
+            Decision(Mode.AUTO, State.SPECULATIVE, time.time(), "started"),
+            can_fall_back=AUTOREGRESSIVE in urls,
+            baseline_share=settings.baseline_share,
+        )
+        self._restored = False
+        self.tap = TapContext(
+            instance=settings.instance,
+            sink=self._record,
+            facts=self.facts,
+            scenario_header=settings.scenario_header.lower().encode("latin-1"),
+            scenario_rules=[(name, re.compile(rule.encode())) for name, rule in settings.scenario_rules.items()],
+            hold=settings.hold_bytes,
+            add_usage=settings.add_usage,
+            add_headers=settings.add_headers,
+        )
+        self.metrics = Metrics(CollectorRegistry(), self._live, upstreams=urls, scenarios=settings.scenarios)
+        self._admin: tuple[_Server, asyncio.Task[None]] | None = None
+
+    def start(self) -> None:
+        """Start writing, and asking the servers what they are. Must run in the event loop."""
+        self.writer.start()
+        self.tasks.spawn(self._keep_facts(), "facts")
+
+    def start_admin(self) -> None:
+        """Listen on `admin`. Raises StartError if the address cannot be had."""
+        listener = _listen("admin", self.settings.admin)
+        config = uvicorn.Config(create_app(self._api()), log_config=None, lifespan="off")
+        # Given to Config, it would silence the access log of every other uvicorn of the process.
+        config.access_log = False
+        server = _Server(config)
+        # Given an address instead of a socket, uvicorn would end the process where it cannot bind.
+        self._admin = server, self.tasks.spawn(server.serve([listener]), "admin")
+
+    async def stop(self) -> None:
+        """Stop serving the admin port, then write what is queued. Takes some 12 s at most, mostly none."""
+        if self._admin is not None:
+            server, task = self._admin
+            server.should_exit = True
+            await asyncio.wait((task,), timeout=_ADMIN_CLOSE_S)
+        await self.tasks.close()
+        await asyncio.to_thread(self.writer.close, _WRITER_CLOSE_S)
+
+    def _record(self, record: Record) -> None:
+        self.writer.put(record)
+        self.window.add(record)
+        self.metrics.observe(record)
+
+    # ---- control (what the API calls the fallback port)
+
+    def state(self) -> FallbackState:
+        decision = self.fallback.decision
+        return FallbackState(
+            mode=decision.mode.value,
+            state=decision.state.value,
+            since=datetime.fromtimestamp(decision.at, UTC),
+            reason=decision.reason,
+            can_fall_back=self.fallback.can_fall_back,
+        )
+
+    def set_mode(self, mode: str, reason: str) -> None:
+        """An operator's order. Raises CannotFallBack."""
+        self._restored = True
+        before = self.fallback.decision
+        decision = self.fallback.set_mode(Mode(mode), reason or "ordered by an operator", time.time())
+        instance = self.settings.instance
+        self.writer.put_transition(
+            Transition(decision.at, instance, decision.mode, before.state, decision.state, decision.reason)
+        )
+        if before.state is not decision.state:
+            self.metrics.transition(before.state, decision.state, "manual")
+        _log.warning("mode %s, serving %s: %s", decision.mode, decision.state, decision.reason)
+
+    async def restore(self) -> None:
+        """An operator's order holds over a restart, also where the database comes later."""
+        if self._restored:
+            return
+        try:
+            decision = await asyncio.to_thread(self._last_order)
+        except DatabaseUnavailable:
+            return
+        if not self._restored and decision is not None:
+            self.fallback.restore(decision)
+        self._restored = True
+
+    def _last_order(self) -> Decision | None:
+        """What was last ordered here. Raises DatabaseUnavailable."""
+        last = self.reader.last_transition(self.settings.instance)
+        if last is None:
+            return None
+        at: datetime = last["at"]
+        return Decision(Mode(last["mode"]), State(last["to_state"]), at.timestamp(), last["reason"])
+
+    async def _keep_facts(self) -> None:
+        async with httpx.AsyncClient(transport=self._transport, trust_env=False, timeout=5) as client:
+            unknown = set(self._urls)
+            while True:
+                for name, url in self._urls.items():
+                    known = self.facts[name]
+                    found = await read_facts(client, url, known.draft_model, known.num_speculative_tokens)
+                    if found is not None:
+                        if found[0] != known:
+                            _log.info("upstream %s: %s", name, found[0].fingerprint)
+                        self.facts[name] = found[0]
+                        self.metrics.models.update(found[1])
+                        unknown.discard(name)
+                await self.restore()
+                await asyncio.sleep(_FACTS_FIRST_S if unknown else _FACTS_EVERY_S)
+
+    # ---- what the admin port tells
+
+    def _api(self) -> ApiDeps:
+        token = self.settings.admin_token
+        return ApiDeps(
+            instance=self.settings.instance,
+            version=version("specwatch"),
+            reader=self.reader,
+            fallback=self,
+            database_ok=lambda: self.writer.healthy,
+            records_dropped=lambda: self.writer.dropped,
+            failed_tasks=lambda: self.tasks.failed,
+            render_metrics=lambda: (self.metrics.render(), CONTENT_TYPE),
+            admin_token=token.get_secret_value() if token is not None else None,
+        )
+
+    def _live(self) -> Live:
+        traffic, state = self._traffic(), self.fallback.decision.state
+        return Live(
+            outcomes=traffic.outcomes,
+            refused=traffic.refused,
+            in_flight=traffic.in_flight,
+            tap_failures=self.tap.failures,
+            dropped={"queue": self.writer.dropped, "refused": self.writer.refused},
+            queue_length=self.writer.queue_length,
+            database_up=self.writer.healthy,
+            acceptance_rate=self.window.acceptance_rate,
+            mean_acceptance_length=self.window.mean_acceptance_length,
+            window_requests=len(self.window),
+            states={each.value: each is state for each in State},
+        )
+
+
+def _listen(setting: str, address: str) -> socket.socket:
+    """A socket that listens on `address`, the value of `setting`. Raises StartError."""
+    host, port = split_address(address)
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise StartError(f"{setting}: {address}: {error.strerror or error}; free the port or change it") from None
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield  # signals are for the process as a whole
