@@ -10,6 +10,7 @@ _TEXT = re.compile(rb'"(?:content|reasoning|reasoning_content|text|delta|thinkin
 _STRING = re.compile(rb'\A[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 # Of an event without id or comment, which could not come again.
 _FIRST = (b"data:", b"event:")
+_NOT_PLAIN = (b"\r", b'"usage":{', b'"finish_reason":"')
 _QUOTE = b'"'
 _BACKSLASH = 0x5C
 
@@ -25,7 +26,7 @@ class Stream:
     bytes with another text is not read again.
     """
 
-    __slots__ = ("_events", "_head", "_pattern", "_read", "_tries", "end_at", "first_at", "found")
+    __slots__ = ("_events", "_head", "_pattern", "_read", "_tries", "end_at", "first_at", "found", "plain")
 
     def __init__(self, read: Reader) -> None:
         self._read = read
@@ -34,6 +35,8 @@ class Stream:
         #: When the first and the latest content came.
         self.first_at: float | None = None
         self.end_at: float | None = None
+        #: The last read was whole plain events, which a usage filter lets pass as well.
+        self.plain = False
         #: What stands before and after the text of a plain event.
         self._pattern = (b"", b"")
         #: The former, where the next byte is an event's first; else None.
@@ -54,11 +57,13 @@ class Stream:
                 end = quote + len(tail)
                 self.end_at = now
                 if end == len(payload):
+                    self.plain = True
                     return
                 if not payload.startswith(head, end):
                     break
                 text = end + len(head)
             payload = payload[end:]
+        self.plain = False
         self._read_events(payload, now)
 
     def finish(self, now: float) -> None:
@@ -97,7 +102,7 @@ class Stream:
             self._read(data[:start] + rest) == Reply(reply.model)
             and event.startswith(_FIRST)
             and event.endswith(data + b"\n\n")
-            and b"\r" not in event
+            and not any(each in event for each in _NOT_PLAIN)
         ):
             self._pattern = event[: start - len(data) - 2], rest + b"\n\n"
 

@@ -238,7 +238,9 @@ class Tap:
 
     def filter(self, payload: bytes, now: float) -> bytes:
         self.feed(payload, now)
-        return payload if self._filter is None else self._filter.feed(payload)
+        if self._filter is None or (self._stream is not None and self._stream.plain and self._filter.idle):
+            return payload
+        return self._filter.feed(payload)
 
     def flush(self) -> bytes:
         return b"" if self._filter is None else self._filter.flush()

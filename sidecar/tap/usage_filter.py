@@ -45,12 +45,17 @@ class UsageFilter:
         #: Events taken out.
         self.removed = 0
 
+    @property
+    def idle(self) -> bool:
+        """Nothing is held back, and the next byte is an event's first; or all passes."""
+        return self._forced or not (self._held or self._finish or self._context)
+
     def feed(self, data: bytes) -> bytes:
         if self._forced:
             return data
-        # Nearly every read of a stream is whole events of content, and nothing is held back of the ones before.
+        # Nearly every read of a stream is whole events of content.
         if (
-            not (self._held or self._finish or self._context)
+            self.idle
             and data.endswith(b"\n\n")
             and b'"usage"' not in data
             and _FINISH not in data

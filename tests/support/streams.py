@@ -8,6 +8,11 @@ from typing import Any
 from hypothesis import strategies as st
 from support.upstream import BLOCK, DONE, USAGE, chat_chunk, event
 
+from sidecar.tap.chat import read_chat
+from sidecar.tap.messages import read_message
+from sidecar.tap.reply import Reader
+from sidecar.tap.responses import read_response
+
 #: Text as models write it, and whatever else a JSON string may hold.
 texts = st.one_of(
     st.sampled_from(
@@ -102,4 +107,10 @@ APIS: dict[bytes, Callable[[list[str]], list[bytes]]] = {
     b"/v1/completions": _completions,
     b"/v1/responses": _responses,
     b"/v1/messages": _messages,
+}
+READERS: dict[bytes, Reader] = {
+    b"/v1/chat/completions": read_chat,
+    b"/v1/completions": read_chat,
+    b"/v1/responses": read_response,
+    b"/v1/messages": read_message,
 }

@@ -3,21 +3,12 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.streams import APIS, cut, cuts, dumped, texts
+from support.streams import APIS, READERS, cut, cuts, dumped, texts
 from support.upstream import chat_chunk
 
 from sidecar.tap.chat import read_chat
-from sidecar.tap.messages import read_message
 from sidecar.tap.reply import Reader, Reply
-from sidecar.tap.responses import read_response
 from sidecar.tap.stream import Stream
-
-READERS: dict[bytes, Reader] = {
-    b"/v1/chat/completions": read_chat,
-    b"/v1/completions": read_chat,
-    b"/v1/responses": read_response,
-    b"/v1/messages": read_message,
-}
 
 
 def run(read: Reader, reads: list[bytes], *, fast: bool) -> tuple[Reply, float | None, float | None]:
