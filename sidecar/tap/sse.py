@@ -51,7 +51,10 @@ class SseReader:
             self._line.clear()
         if self._data and self._size >= 0:
             events.append(b"\n".join(self._data))
+        elif self._size < 0:
+            self.overflows += 1
         self._data = []
+        self._size = 0
         return events
 
     def _lines(self, data: bytes) -> list[bytes]:

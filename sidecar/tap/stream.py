@@ -43,6 +43,11 @@ class Stream:
         self._head: bytes | None = None
         self._tries = _TRIES
 
+    @property
+    def skipped(self) -> int:
+        """Events too long to be read."""
+        return self._events.overflows
+
     def feed(self, payload: bytes, now: float) -> None:
         head = self._head
         if head is not None and payload.startswith(head):

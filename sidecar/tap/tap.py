@@ -13,10 +13,12 @@ from typing import Protocol
 from ..record import Arm, Outcome, Record
 from .acceptance import missing
 from .chat import read_chat
+from .decode import CodingError, Decoder, decoder
 from .messages import read_message
 from .reply import Reader, Reply
 from .request import Request, endpoint_of, read_request, with_usage
 from .responses import read_response
+from .sse import MAX_EVENT
 from .stream import Stream
 from .usage_filter import UsageFilter
 
@@ -107,6 +109,7 @@ class Tap:
         "_body_size",
         "_concurrency",
         "_context",
+        "_decoder",
         "_endpoint",
         "_failed",
         "_filter",
@@ -120,6 +123,8 @@ class Tap:
         "_started",
         "_started_wall",
         "_stream",
+        "_streamed",
+        "_unread",
         "_upstream",
         "_usage_added",
         "hold",
@@ -140,9 +145,14 @@ class Tap:
         self._concurrency = 1
         self._usage_added = False
         self._filter: UsageFilter | None = None
+        #: Undoes the content coding of the copy.
+        self._decoder: Decoder | None = None
+        self._streamed = False
         self._stream: Stream | None = None
         self._body: list[bytes] | None = None
         self._body_size = 0
+        #: The reply was not read to its end, so that it is not known how that was.
+        self._unread = False
         self._reason = "the reply was not read"
         self._last_at = now
         self._max_gap = -1.0
@@ -199,18 +209,22 @@ class Tap:
     def _read_head(self, head: ResponseHead, now: float) -> tuple[bool, bytes]:
         self._last_at = now
         kind = _kind(head.value(b"content-type"))
-        coding = (head.value(b"content-encoding") or b"identity").lower()
-        if coding != b"identity":
-            self._reason = f"the reply is compressed ({coding.decode('latin-1')}) and was not read"
-        elif kind == "text/event-stream":
+        if kind == "text/event-stream":
+            self._streamed = True
             self._stream = Stream(_READERS[self._endpoint])
             self._reason = "the stream ended before its usage event"
-            if self._usage_added and head.status == 200:
-                self._filter = UsageFilter()
         elif kind == "application/json" or kind.endswith("+json"):
             self._body = []
         else:
-            self._reason = f"a reply of type {kind or 'unknown'} is not read"
+            self._give_up(f"a reply of type {kind or 'unknown'} is not read")
+        coding = head.value(b"content-encoding")
+        if coding is not None:
+            try:
+                self._decoder = decoder(coding)
+            except CodingError as error:
+                self._give_up(str(error))
+        if self._usage_added and self._stream is not None and self._decoder is None and head.status == 200:
+            self._filter = UsageFilter()
         if not self._context.add_headers:
             return self._filter is not None, b""
         added = b"x-specwatch-arm: " + self._arm.encode() + b"\r\n"
@@ -229,10 +243,14 @@ class Tap:
             self._max_gap = gap
         self._last_at = now
         try:
+            if self._decoder is not None:
+                payload = self._decoder.feed(payload)
             if self._stream is not None:
                 self._stream.feed(payload, now)
             elif self._body is not None:
                 self._collect(payload)
+        except CodingError as error:
+            self._give_up(str(error))
         except Exception:
             self._fail()
 
@@ -250,8 +268,15 @@ class Tap:
         self._body.append(payload)
         self._body_size += len(payload)
         if self._body_size > MAX_REPLY:
-            self._body = None
-            self._reason = f"the reply is longer than {MAX_REPLY} bytes and was not read"
+            self._give_up(f"the reply is longer than {MAX_REPLY} bytes and was not read")
+
+    def _give_up(self, reason: str) -> None:
+        """Read no further; the bytes go on."""
+        self._unread = True
+        self._reason = reason
+        self._decoder = None
+        self._stream = None
+        self._body = None
 
     # ---- the end
 
@@ -271,6 +296,9 @@ class Tap:
         """What the whole reply told."""
         if self._stream is not None:
             self._stream.finish(self._last_at)
+            if self._stream.skipped:
+                self._unread = True
+                self._reason = f"an event was longer than {MAX_EVENT} bytes and was not read"
             return self._stream.found
         if self._body is None:
             return _NOTHING
@@ -280,7 +308,8 @@ class Tap:
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         reply = _READERS[self._endpoint](body)
         if reply is None:
-            self._reason = "the reply's body is no JSON object"
+            cut = self._decoder is not None and not self._decoder.complete
+            self._reason = "the reply's coded data is cut" if cut else "the reply's body is no JSON object"
             return _NOTHING
         self._reason = "the reply has no acceptance block: is the engine started with per-request metrics?"
         return reply
@@ -292,12 +321,12 @@ class Tap:
         if outcome is Outcome.OK:
             if found.error:
                 outcome = Outcome.UPSTREAM_ERROR
-            elif stream is not None and not found.last and found.finish_reason is None:
+            elif stream is not None and not (found.last or self._unread) and found.finish_reason is None:
                 outcome = Outcome.TRUNCATED
         request = self._request
         model = found.model
         temperature: float | None = None
-        streaming = stream is not None
+        streaming = self._streamed
         if request is not None:
             if isinstance(request.model, str):
                 model = request.model
@@ -343,7 +372,7 @@ class Tap:
     def _missing(self, found: Reply, outcome: Outcome, *, speculative: bool) -> str:
         """Why a reply has no acceptance figures."""
         if self._failed:
-            return "the sidecar failed to read this reply"
+            return self._reason
         if outcome is not Outcome.OK:
             return f"no figures: {outcome}"
         if not speculative:
@@ -353,6 +382,8 @@ class Tap:
             return "n > 1: the engine reports no acceptance figures for several replies"
         if self._endpoint in _WITHOUT_FIGURES:
             return f"the engine reports no acceptance figures on {_WITHOUT_FIGURES[self._endpoint]}"
+        if self._unread:
+            return self._reason
         if self._stream is not None and found.usage:
             return "the usage event has no acceptance block: is the engine started with per-request metrics?"
         if self._stream is not None and request is not None and not self._usage_added:
@@ -365,8 +396,7 @@ class Tap:
             self._context.failures += 1
             _log.exception("a tap failed; its request is served on, unread")
         # What was being read when it failed is not to be touched again.
-        self._stream = None
-        self._body = None
+        self._give_up("the sidecar failed to read this reply")
 
 
 def _ms(seconds: float) -> float:
