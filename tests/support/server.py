@@ -30,11 +30,15 @@ class Engine:
     def _app(self) -> FastAPI:
         app = FastAPI()
         app.add_api_route("/v1/chat/completions", self._chat, methods=["POST"])
-        app.add_api_route("/v1/models", lambda: {"data": [{"id": "m"}]})
+        app.state.models = ["m"]
+        app.add_api_route("/v1/models", self._models)
         app.add_api_route("/version", lambda: {"version": "0.32.0"})
         app.add_api_route("/health", lambda: Response(), methods=["GET", "HEAD"])
         app.add_api_websocket_route("/v1/realtime", self._echo)
         return app
+
+    async def _models(self, request: Request) -> Response:
+        return JSONResponse({"data": [{"id": name} for name in request.app.state.models]})
 
     async def _chat(self, request: Request) -> Response:
         """The model asked for says how it ends."""
