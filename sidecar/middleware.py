@@ -60,7 +60,7 @@ class Specwatch:
             await exchange.run(self._app, scope)
 
     def _watch(self, scope: Scope, receive: Receive, send: Send) -> "Exchange | None":
-        self._begin()
+        self._begin(scope)
         if self._recorder is None:
             return None
         try:
@@ -83,7 +83,7 @@ class Specwatch:
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def passing(message: Message) -> None:
             if message["type"] == "lifespan.startup.complete":
-                self._begin()
+                self._begin(scope)
             elif message["type"].startswith("lifespan.shutdown."):
                 await self._end()  # before the server takes the word for its leave to exit
             await send(message)
@@ -93,13 +93,14 @@ class Specwatch:
         finally:
             await self._end()
 
-    def _begin(self) -> None:
+    def _begin(self, scope: Scope) -> None:
         if self._begun:
             return
         self._begun = True
         try:
             settings = _settings()
-            transport = httpx.ASGITransport(self._app, raise_app_exceptions=False)
+            # Handlers ask their scope for the application, which Starlette puts there.
+            transport = httpx.ASGITransport(scope.get("app", self._app), raise_app_exceptions=False)
             recorder = Recorder(settings, {SPECULATIVE: "http://127.0.0.1"}, lambda: self, transport)
             recorder.start()
             self._recorder = recorder

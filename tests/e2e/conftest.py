@@ -33,13 +33,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
     folder = tmp_path_factory.mktemp("chain")
     subprocess.run([sys.executable, "-m", "specwatch_engine.demo.prepare", str(folder / "models")], check=True)
-    proxy, admin, engine, plain, dashboard = free_ports(5)
+    proxy, admin, engine, plain, dashboard, inside = free_ports(6)
     for name, port in (("speculative_config.yaml", engine), ("autoregressive_config.yaml", plain)):
         values = yaml.safe_load((DEMO / name).read_text()) | FOR_CLIENTS
         values["port"] = port
         values["model"] = str(folder / "models" / "target")
         if "speculative_config" in values:
             values["speculative_config"]["model"] = str(folder / "models" / "draft_generalist")
+            values["extra_args"] = {"middleware": ["sidecar.middleware.Specwatch"]}
         (folder / name).write_text(yaml.safe_dump(values))
     settings = yaml.safe_load((DEMO / "specwatch.yaml").read_text())
     settings |= {
@@ -53,7 +54,11 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
     }
     config = folder / "specwatch.yaml"
     config.write_text(yaml.safe_dump(settings))
+    # For the recorder inside the engine, which leaves each reply as it is.
+    settings = {"admin": f"127.0.0.1:{inside}", "database_url": f"sqlite:///{folder}/inside.db", "add_headers": False}
+    (folder / "inside.yaml").write_text(yaml.safe_dump(settings))
     environment = {key: value for key, value in os.environ.items() if not key.startswith("SPECWATCH_")}
+    environment["SPECWATCH_CONFIG"] = str(folder / "inside.yaml")
     with (folder / "up.log").open("w") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "sidecar.cli", "up", "-c", str(config)],
@@ -70,7 +75,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
             time.sleep(0.5)
         assert "Specwatch is ready" in said
         yield Chain(
-            *(f"http://127.0.0.1:{port}" for port in (proxy, admin, engine, plain, dashboard)),
+            *(f"http://127.0.0.1:{port}" for port in (proxy, admin, engine, plain, dashboard, inside)),
             folder / "specwatch.db",
             config,
             process,

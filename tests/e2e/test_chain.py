@@ -80,6 +80,23 @@ def test_sums_over_rows_equal_the_engines_own_counters(chain: Chain, served: tup
     assert (sums["steps"], sums["drafted"], sums["accepted"]) == served
 
 
+def test_the_recorder_inside_the_engine_counts_the_same(chain: Chain, served: tuple[int, int, int]) -> None:
+    # Since its start: the launcher's warm-up passed it too, and nothing else did so far.
+    total = chain.counters()
+    deadline = time.monotonic() + 20
+    while True:
+        summary = httpx.get(f"{chain.inside}/api/v1/summary", timeout=30).json()
+        figures = summary["acceptance"]
+        found = tuple(figures[name] for name in ("verify_steps", "draft_tokens", "accepted_tokens"))
+        if summary["traffic"]["requests"] == 201 or time.monotonic() > deadline:
+            break
+        time.sleep(0.1)
+    print("\ninside:", summary["traffic"]["outcomes"], found, "engine:", total)
+    assert summary["traffic"]["outcomes"]["ok"] == 201
+    assert found == total
+    assert summary["fallback"]["can_fall_back"] is False
+
+
 def test_what_has_no_figures_says_why(chain: Chain, served: tuple[int, int, int]) -> None:
     rows = chain.count_rows()
     with httpx.Client(base_url=chain.proxy, timeout=60) as client:

@@ -18,6 +18,8 @@ class Chain:
     engine: str
     plain_engine: str
     dashboard: str
+    #: Admin port of the recorder inside the engine; it sees what the proxy sends there.
+    inside: str
     database: Path
     config: Path
     process: subprocess.Popen[str]
