@@ -278,13 +278,25 @@ class Exchange:
     # ---- from the upstream
 
     def from_upstream(self, connection: UpstreamConnection, data: bytes) -> None:
+        body = self._reply_body
         try:
-            if self._reply_body is not None:
-                self._reply_bytes(self._reply_body, data, 0, b"")
-            else:
+            if body is None:
                 self._reply_head(connection, data)
+                return
+            end = body.feed(data)
+            if end >= 0 or self._reframing is not None:
+                self._reply_bytes(body.parts, data, 0, end, b"")
+                return
         except ProtocolError as error:
             self._upstream_broke(str(error))
+            return
+        # What is left is by far the commonest: a read that goes on as it is, and after it more will come.
+        self._sink.write(data)
+        self.bytes_out += len(data)
+        now = self._touched = self._relay.time()
+        parts = body.parts
+        if parts and self._watch is not None:
+            self._watch.feed(parts[0] if len(parts) == 1 else b"".join(parts), now)
 
     def _reply_head(self, connection: UpstreamConnection, data: bytes) -> None:
         if self._partial:
@@ -312,10 +324,12 @@ class Exchange:
             self._resend_original()
             return
         self._original = None
+        body = body_of(head.length)
+        stop = body.feed(data, end)  # before the client is told anything: if it raises, there is still a 502
         self._reply = head
+        self._reply_body = body
         self._status = head.status
-        body = self._reply_body = body_of(head.length)
-        self._reply_bytes(body, data, end, self._reply_start(head, data[at:end]))
+        self._reply_bytes(body.parts, data, end, stop, self._reply_start(head, data[at:end]))
 
     def _reply_start(self, head: ResponseHead, raw: bytes) -> bytes:
         """The head for the client."""
@@ -345,18 +359,14 @@ class Exchange:
             and not self._relay.draining
         )
 
-    def _reply_bytes(self, body: Body, data: bytes, at: int, start: bytes) -> None:
-        """Body bytes `data[at:]`, behind the not yet written head `start`."""
-        end = body.feed(data, at)
-        parts = body.parts
+    def _reply_bytes(self, parts: list[bytes], data: bytes, at: int, end: int, start: bytes) -> None:
+        """Body bytes `data[at:end]`, whose payload is `parts`, behind the not yet written head `start`."""
         now = self._touched = self._relay.time()
         anew = self._reframing
         if anew is not None:
             out = start + anew.feed(parts, now, last=end >= 0)
-        elif start:
-            out = start + (data[at:end] if end >= 0 else data[at:])
         else:
-            out = data if end < 0 else data[:end]
+            out = start + (data[at:end] if end >= 0 else data[at:])
         if out:
             self.bytes_out += len(out)
             self._sink.write(out)

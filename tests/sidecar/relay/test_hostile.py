@@ -241,3 +241,10 @@ async def test_drain_waits_for_an_upgraded_connection() -> None:
         assert await asyncio.wait_for(reader.read(), 2) == b"last"
         assert await draining == 0
         writer.close()
+
+
+async def test_a_reply_whose_first_chunk_is_malformed_is_a_bad_gateway() -> None:
+    reply = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n"
+    async with running(replying(reply)) as upstream, proxy(upstream.url) as made:
+        assert (await made.exchange(post(b"{}"))).startswith(b"HTTP/1.1 502 ")
+        assert (await made.record()).outcome is Outcome.BAD_GATEWAY
