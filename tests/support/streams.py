@@ -41,6 +41,28 @@ def cut(stream: bytes, at: list[int]) -> list[bytes]:
 cuts = st.lists(st.integers(0, 4000), max_size=10)
 
 
+_odd_events = st.sampled_from(
+    [
+        b": ping\n\n",
+        b"id: 7\n",
+        b"\n",
+        b"\r",
+        b"\xef\xbb\xbf",
+        b"data: [DONE]\n\n",
+        b'data: {"error":{"message":"x"}}\n\n',
+        b'data: {"choices":[{"delta":{"content":"a"}}],\ndata: "model":"other"}\n\n',
+        b'data: {"choices":[{"delta":{"content":"a"},"finish_reason":"stop"}]}\n\n',
+        b'data: {"choices":[{"delta":{"content":"a"},"token_ids":[1,2]}]}\n\n',
+        chat_chunk({"role": "assistant", "content": ""}),
+        chat_chunk({"content": "a", "role": "assistant"}),
+        chat_chunk({"tool_calls": [{"index": 0, "function": {"arguments": "a"}}]}),
+        chat_chunk({"content": "a"}, usage={"prompt_tokens": 1, "completion_tokens": 3}),
+    ]
+)
+#: Events of a chat stream, plain and odd.
+chat_events = _odd_events | texts.map(lambda text: chat_chunk({"content": text}))
+
+
 def _chat(texts: list[str]) -> list[bytes]:
     return [
         chat_chunk({"role": "assistant", "content": ""}),

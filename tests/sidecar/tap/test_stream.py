@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.streams import APIS, READERS, cut, cuts, dumped, texts
+from support.streams import APIS, READERS, chat_events, cut, cuts, dumped, texts
 from support.upstream import chat_chunk
 
 from sidecar.tap.chat import read_chat
@@ -40,27 +40,6 @@ def test_c14_reading_all_and_reading_what_differs_tell_the_same(
     events = [each.replace(b"\n", newline) for each in APIS[path](pieces)]
     for reads in (events, cut(b"".join(events), at)):
         assert run(read, reads, fast=True) == run(read, reads, fast=False)
-
-
-odd_events = st.sampled_from(
-    [
-        b": ping\n\n",
-        b"id: 7\n",
-        b"\n",
-        b"\r",
-        b"\xef\xbb\xbf",
-        b"data: [DONE]\n\n",
-        b'data: {"error":{"message":"x"}}\n\n',
-        b'data: {"choices":[{"delta":{"content":"a"}}],\ndata: "model":"other"}\n\n',
-        b'data: {"choices":[{"delta":{"content":"a"},"finish_reason":"stop"}]}\n\n',
-        b'data: {"choices":[{"delta":{"content":"a"},"token_ids":[1,2]}]}\n\n',
-        chat_chunk({"role": "assistant", "content": ""}),
-        chat_chunk({"content": "a", "role": "assistant"}),
-        chat_chunk({"tool_calls": [{"index": 0, "function": {"arguments": "a"}}]}),
-        chat_chunk({"content": "a"}, usage={"prompt_tokens": 1, "completion_tokens": 3}),
-    ]
-)
-chat_events = odd_events | texts.map(lambda text: chat_chunk({"content": text}))
 
 
 @given(st.lists(chat_events, max_size=12), cuts)

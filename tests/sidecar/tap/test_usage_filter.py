@@ -5,6 +5,8 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.streams import chat_events, cut, cuts
+from support.tapped import Run
 from support.upstream import DONE, chat_chunk, chat_stream, event, usage_chunk
 
 from sidecar.tap.usage_filter import UsageFilter
@@ -94,6 +96,24 @@ def test_a_server_that_sends_usage_to_everybody_is_left_alone(cuts: list[int]) -
     wire = b"".join([event(content), event(content), chat_chunk({}, "stop", usage={}), usage_chunk(), DONE])
     edges = [0, *sorted(min(cut, len(wire)) for cut in cuts), len(wire)]
     assert run(*(wire[a:b] for a, b in itertools.pairwise(edges))) == wire
+
+
+@given(st.lists(chat_events | st.just(usage_chunk()) | st.just(chat_chunk({}, "stop")), max_size=8), cuts)
+def test_c17_whole_events_and_single_bytes_give_the_same(events: list[bytes], at: list[int]) -> None:
+    wire = b"".join(events)
+    singly = run(*(wire[at : at + 1] for at in range(len(wire))))
+    assert run(*events) == singly
+    assert run(*cut(wire, at)) == singly
+
+
+@given(st.lists(chat_events | st.just(usage_chunk()) | st.just(chat_chunk({}, "stop")), max_size=8), cuts)
+def test_c17_what_a_tap_lets_pass_unfiltered_the_filter_would_let_pass(events: list[bytes], at: list[int]) -> None:
+    for reads in (events, cut(b"".join(events), at)):
+        tapped, alone = Run(), UsageFilter()
+        tapped.reply()
+        for read in reads:
+            assert tapped.tap.filter(read, 11.0) == alone.feed(read)
+        assert tapped.tap.flush() == alone.flush()
 
 
 def test_small_pieces_do_not_cost_the_square_of_an_event() -> None:
