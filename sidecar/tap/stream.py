@@ -13,6 +13,9 @@ _FIRST = (b"data:", b"event:")
 _NOT_PLAIN = (b"\r", b'"usage":{', b'"finish_reason":"')
 _QUOTE = b'"'
 _BACKSLASH = 0x5C
+# Events of the Responses API are numbered.
+_NUMBER = re.compile(rb'(?<="sequence_number":)\d+')
+_DIGITS = 20
 
 #: Events of a stream that are tried as its pattern; where each differs from the last, none is one.
 _TRIES = 4
@@ -37,8 +40,8 @@ class Stream:
         self.end_at: float | None = None
         #: The last read was whole plain events, which a usage filter lets pass as well.
         self.plain = False
-        #: What stands before and after the text of a plain event.
-        self._pattern = (b"", b"")
+        #: What stands before and after the text of a plain event, the latter up to its number and from there on.
+        self._pattern = (b"", b"", b"")
         #: The former, where the next byte is an event's first; else None.
         self._head: bytes | None = None
         self._tries = _TRIES
@@ -51,7 +54,7 @@ class Stream:
     def feed(self, payload: bytes, now: float) -> None:
         head = self._head
         if head is not None and payload.startswith(head):
-            tail = self._pattern[1]
+            _, tail, rest = self._pattern
             text = len(head)
             end = 0
             while True:
@@ -59,7 +62,14 @@ class Stream:
                 quote = payload.find(_QUOTE, text)
                 if quote <= text or payload[quote - 1] == _BACKSLASH or not payload.startswith(tail, quote):
                     break
-                end = quote + len(tail)
+                after = quote + len(tail)
+                if rest:
+                    number = after
+                    after = payload.find(rest, number, number + _DIGITS + len(rest))
+                    if after < 0 or not payload[number:after].isdigit():
+                        break
+                    after += len(rest)
+                end = after
                 self.end_at = now
                 if end == len(payload):
                     self.plain = True
@@ -93,23 +103,24 @@ class Stream:
 
     def _learn(self, event: bytes, data: bytes, reply: Reply) -> None:
         """Take an event, given with all its lines, for the pattern of those to come, if it is a plain one."""
-        head, tail = self._pattern
-        if head and event.startswith(head) and event.endswith(tail):
+        head, tail, rest = self._pattern
+        if head and event.startswith(head) and event.endswith(rest or tail):
             return
         text = _TEXT.search(data)
         if text is None or reply != Reply(reply.model, content=True):
             return
         self._tries -= 1
-        start, rest = text.end(), _STRING.sub(b"", data[text.end() :], 1)
+        start, end = text.end(), _STRING.sub(b"", data[text.end() :], 1)
         # Without this string it is no content, so that the string is what makes it content. A quote, a colon and a
         # quote stand in JSON only where a string begins; whatever text comes there, all else means the same.
         if (
-            self._read(data[:start] + rest) == Reply(reply.model)
+            self._read(data[:start] + end) == Reply(reply.model)
             and event.startswith(_FIRST)
             and event.endswith(data + b"\n\n")
             and not any(each in event for each in _NOT_PLAIN)
         ):
-            self._pattern = event[: start - len(data) - 2], rest + b"\n\n"
+            tail, *numbered = _NUMBER.split(end + b"\n\n", 1)
+            self._pattern = event[: start - len(data) - 2], tail, numbered[0] if numbered else b""
 
     def _event(self, data: bytes, now: float) -> Reply | None:
         found = self.found

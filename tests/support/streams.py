@@ -57,6 +57,11 @@ _odd_events = st.sampled_from(
         chat_chunk({"content": "a", "role": "assistant"}),
         chat_chunk({"tool_calls": [{"index": 0, "function": {"arguments": "a"}}]}),
         chat_chunk({"content": "a"}, usage={"prompt_tokens": 1, "completion_tokens": 3}),
+        chat_chunk({"content": "a"}, sequence_number=7),
+        chat_chunk({"content": "b"}, sequence_number=1234567890),
+        chat_chunk({"content": "a"}, sequence_number=1.5),
+        chat_chunk({"content": "a"}, sequence_number=None),
+        chat_chunk({"content": '"sequence_number":12'}),
     ]
 )
 #: Events of a chat stream, plain and odd.

@@ -54,7 +54,7 @@ def test_garbage_never_raises(data: bytes, at: list[int]) -> None:
         run(read, cut(chat_chunk({"content": "a"}) + data, at), fast=True)
 
 
-@pytest.mark.parametrize("path", [path for path in APIS if path != b"/v1/responses"])
+@pytest.mark.parametrize("path", APIS)
 @pytest.mark.parametrize("together", [1, 5])
 def test_c16_events_that_differ_by_their_text_are_read_once(path: bytes, together: int) -> None:
     read, given_ = counting(READERS[path])
