@@ -1,10 +1,13 @@
 """The proxy: builds the parts, starts and stops them."""
 
 import asyncio
+import contextlib
 import gc
 import logging
+import resource
 import signal
 import ssl
+from collections.abc import Mapping, Sequence
 
 import uvloop
 
@@ -33,6 +36,7 @@ class Sidecar:
         self._upstreams = {
             name: Upstream(name, url, connect_timeout_s=settings.connect_timeout_s) for name, url in urls.items()
         }
+        self._choices = _choices(self._upstreams)
         self.relay = Relay(
             self._choose,
             recorder.tap.watch,
@@ -68,15 +72,23 @@ class Sidecar:
                 upstream.close_idle()
             await self.recorder.stop()
 
-    def _choose(self) -> list[Choice]:
-        arm = self.recorder.fallback.arm()
-        speculative = self._upstreams[SPECULATIVE]
-        plain = self._upstreams.get(AUTOREGRESSIVE)
-        if plain is None:
-            return [Choice(speculative, Arm.SPECULATIVE)]
-        if arm is Arm.SPECULATIVE:
-            return [Choice(speculative, arm), Choice(plain, Arm.AUTOREGRESSIVE)]
-        return [Choice(plain, arm), Choice(speculative, Arm.SPECULATIVE)]
+    def _choose(self) -> Sequence[Choice]:
+        return self._choices[self.recorder.fallback.arm()]
+
+
+def _choices(upstreams: Mapping[str, Upstream]) -> dict[Arm, Sequence[Choice]]:
+    """Where a request of each arm goes, and where it goes if that upstream cannot be reached."""
+    speculative = Choice(upstreams[SPECULATIVE], Arm.SPECULATIVE)
+    if AUTOREGRESSIVE not in upstreams:
+        return dict.fromkeys(Arm, (speculative,))
+    plain = upstreams[AUTOREGRESSIVE]
+    found: dict[Arm, Sequence[Choice]] = {}
+    for arm in Arm:
+        if arm in (Arm.SPECULATIVE, Arm.PROBE):
+            found[arm] = (Choice(upstreams[SPECULATIVE], arm), Choice(plain, Arm.AUTOREGRESSIVE))
+        else:
+            found[arm] = (Choice(plain, arm), speculative)
+    return found
 
 
 def _tls(settings: Settings) -> ssl.SSLContext | None:
@@ -108,6 +120,10 @@ def serve(settings: Settings) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     for chatty in ("httpx", "alembic", "uvicorn"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
+    # A stream takes two sockets, and the soft limit of most systems is 1024.
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
 
     async def main() -> None:
         stop = asyncio.Event()
