@@ -117,11 +117,12 @@ class Head:
 class RequestHead(Head):
     """`raw` is all bytes up to and including the empty line. Raises ProtocolError."""
 
-    __slots__ = ("expect_continue", "method", "target", "upgrade")
+    __slots__ = ("expect_continue", "method", "path", "target", "upgrade")
 
     def __init__(self, raw: bytes) -> None:
         super().__init__(raw)
-        self.method, self.target, self.version = _request_line(self.start)
+        #: `path` is the target without query, and without scheme and authority.
+        self.method, self.target, self.version, self.path = _request_line(self.start)
         names = self.names
         length, chunked = self._framing()
         if names.count(b"host") != 1 and (b"host" in names or self.version == b"HTTP/1.1"):
@@ -142,14 +143,6 @@ class RequestHead(Head):
                 and self.length == 0
                 and self.version == b"HTTP/1.1"
             )
-
-    @property
-    def path(self) -> bytes:
-        """The target without query, and without scheme and authority."""
-        path = self.target.partition(b"?")[0]
-        if path[:1] != b"/" and b"://" in path:
-            path = b"/" + path.partition(b"://")[2].partition(b"/")[2]
-        return path
 
 
 class ResponseHead(Head):
@@ -246,8 +239,8 @@ def _check_line(line: bytes) -> None:
 
 
 @lru_cache(512)
-def _request_line(line: bytes) -> tuple[bytes, bytes, bytes]:
-    """(method, target, version)"""
+def _request_line(line: bytes) -> tuple[bytes, bytes, bytes, bytes]:
+    """(method, target, version, path)"""
     _check_line(line)
     parts = line.split(b" ")
     if len(parts) != 3 or parts[0].translate(None, TOKEN) or not parts[0]:
@@ -259,7 +252,10 @@ def _request_line(line: bytes) -> tuple[bytes, bytes, bytes]:
         if version[:5] == b"HTTP/":
             raise ProtocolError("only HTTP/1.1 and HTTP/1.0 are spoken here", 505)
         raise ProtocolError("malformed request line")
-    return method, target, version
+    path = target.partition(b"?")[0]
+    if path[:1] != b"/" and b"://" in path:
+        path = b"/" + path.partition(b"://")[2].partition(b"/")[2]
+    return method, target, version, path
 
 
 @lru_cache(64)
