@@ -173,8 +173,7 @@ def _prepare_sqlite(connection: sqlite3.Connection, path: Path, *, read_only: bo
         )
     # With WAL, a power cut may lose the last moments but never the file.
     connection.execute("PRAGMA synchronous = NORMAL")
-    # 16 MB each: the pages of a batch stay in memory until its commit, and the log short.
-    connection.execute("PRAGMA cache_size = -16000")
+    # In pages: 16 MB.
     connection.execute("PRAGMA wal_autocheckpoint = 4000")
 
 
