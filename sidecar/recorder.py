@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from typing import Protocol
 
@@ -41,6 +42,8 @@ SPECULATIVE, AUTOREGRESSIVE = "speculative", "autoregressive"
 _FACTS_EVERY_S = 15.0
 #: The same until every upstream has answered once.
 _FACTS_FIRST_S = 1.0
+#: Requests that end within this time are read together, which is cheaper.
+_READ_AFTER_S = 0.005
 _WRITER_CLOSE_S = 5.0
 _ADMIN_CLOSE_S = 5.0
 
@@ -111,6 +114,7 @@ class Recorder:
     def start(self) -> None:
         """Start writing, and asking the servers what they are. Must run in the event loop."""
         self.writer.start()
+        self.tap.later = partial(asyncio.get_running_loop().call_later, _READ_AFTER_S)
         self.tasks.spawn(self._keep_facts(), "facts")
 
     def start_admin(self) -> None:
@@ -130,6 +134,8 @@ class Recorder:
             server.should_exit = True
             await asyncio.wait((task,), timeout=_ADMIN_CLOSE_S)
         await self.tasks.close()
+        self.tap.later = None
+        self.tap.finish()
         await asyncio.to_thread(self.writer.close, _WRITER_CLOSE_S)
 
     def _record(self, record: Record) -> None:

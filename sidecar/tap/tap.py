@@ -31,6 +31,13 @@ MAX_NAME = 200
 #: Bytes of a body in which scenario rules are searched.
 _RULE_BYTES = 4_096
 
+# Code that comes round once a while costs several times what it costs in a loop (the processor has forgotten it by
+# then), so that a few reads of a stream, and requests that end within a moment, are looked at together. Not many:
+# the proxy stands still meanwhile, and they take memory.
+_READ_TOGETHER = 8
+_LONG_READ = 4_096
+_END_TOGETHER = 64
+
 _READERS: dict[str, Reader] = {
     "chat_completions": read_chat,
     "completions": read_chat,
@@ -89,8 +96,11 @@ class TapContext:
     add_usage: bool = True
     #: Add x-specwatch-arm, and x-request-id where the upstream gave none.
     add_headers: bool = True
+    #: Calls a function in a moment; None: requests are read as they end.
+    later: Callable[[Callable[[], None]], object] | None = None
     #: Taps that failed and turned themselves off.
     failures: int = 0
+    _ended: list[tuple["Tap", Outcome, int | None, int, int, float]] = field(default_factory=list)
 
     def watch(self, head: RequestHead, now: float) -> "Tap | None":
         """The watcher of a request, None if it asks for no generation."""
@@ -98,6 +108,23 @@ class TapContext:
             return None
         endpoint = endpoint_of(head.path)
         return None if endpoint is None else Tap(self, head, endpoint, now)
+
+    def ended(
+        self, tap: "Tap", outcome: Outcome, status: int | None, bytes_in: int, bytes_out: int, now: float
+    ) -> None:
+        """A tap has seen all. With `later`, what ends within a moment is read together."""
+        ended = self._ended
+        ended.append((tap, outcome, status, bytes_in, bytes_out, now))
+        if self.later is None or len(ended) >= _END_TOGETHER:
+            self.finish()
+        elif len(ended) == 1:
+            self.later(self.finish)
+
+    def finish(self) -> None:
+        """Make the records of all taps that have seen all."""
+        ended, self._ended = self._ended, []
+        for tap, outcome, status, bytes_in, bytes_out, now in ended:
+            tap.finish(outcome, status, bytes_in, bytes_out, now)
 
 
 class Tap:
@@ -116,6 +143,7 @@ class Tap:
         "_head",
         "_last_at",
         "_max_gap",
+        "_reads",
         "_reason",
         "_request",
         "_request_id",
@@ -156,6 +184,8 @@ class Tap:
         self._reason = "the reply was not read"
         self._last_at = now
         self._max_gap = -1.0
+        #: Reads of the reply, and when they came, that were not yet looked at.
+        self._reads: list[tuple[bytes, float]] = []
         self._failed = False
 
     # ---- the request
@@ -238,24 +268,35 @@ class Tap:
         return self._filter is not None, added
 
     def feed(self, payload: bytes, now: float) -> None:
-        gap = now - self._last_at
-        if gap > self._max_gap:
-            self._max_gap = gap
-        self._last_at = now
+        reads = self._reads
+        reads.append((payload, now))
+        if len(reads) >= _READ_TOGETHER or len(payload) > _LONG_READ:
+            self._read()
+
+    def _read(self) -> None:
+        """Look at the reads that wait."""
+        reads = self._reads
+        self._reads = []
         try:
-            if self._decoder is not None:
-                payload = self._decoder.feed(payload)
-            if self._stream is not None:
-                self._stream.feed(payload, now)
-            elif self._body is not None:
-                self._collect(payload)
+            for payload, now in reads:
+                gap = now - self._last_at
+                if gap > self._max_gap:
+                    self._max_gap = gap
+                self._last_at = now
+                if self._decoder is not None:
+                    payload = self._decoder.feed(payload)
+                if self._stream is not None:
+                    self._stream.feed(payload, now)
+                elif self._body is not None:
+                    self._collect(payload)
         except CodingError as error:
             self._give_up(str(error))
         except Exception:
             self._fail()
 
     def filter(self, payload: bytes, now: float) -> bytes:
-        self.feed(payload, now)
+        self._reads.append((payload, now))
+        self._read()
         if self._filter is None or (self._stream is not None and self._stream.plain and self._filter.idle):
             return payload
         return self._filter.feed(payload)
@@ -281,6 +322,12 @@ class Tap:
     # ---- the end
 
     def end(self, outcome: Outcome, status: int | None, bytes_in: int, bytes_out: int, now: float) -> None:
+        self._context.ended(self, outcome, status, bytes_in, bytes_out, now)
+
+    def finish(self, outcome: Outcome, status: int | None, bytes_in: int, bytes_out: int, now: float) -> None:
+        """Make the record."""
+        if self._reads:
+            self._read()
         try:
             found = self._read_end(outcome, status)
             record = self._record(found, outcome, status, bytes_in, bytes_out, now)

@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from support.upstream import BLOCK, DONE, USAGE, chat_chunk, chat_stream, event,
 
 from sidecar.record import AcceptanceQuality, AcceptanceSource, Arm, Outcome, Record
 from sidecar.relay.http1 import RequestHead
+from sidecar.tap.tap import TapContext
 
 
 def test_a_streamed_reply() -> None:
@@ -259,3 +261,34 @@ def test_usage_event_alone_is_no_content() -> None:
     record = run.end()
     assert record.ttft_ms is None
     assert record.completion_tokens == 10
+
+
+def another(context: TapContext) -> None:
+    """One more request, that ends at once."""
+    tap = context.watch(RequestHead(b"POST /v1/completions HTTP/1.1\r\nHost: h\r\n\r\n"), 0.0)
+    assert tap is not None
+    tap.end(Outcome.CLIENT_ABORT, None, 1, 2, 0.5)
+
+
+def test_requests_that_end_within_a_moment_are_read_together() -> None:
+    waiting: list[Callable[[], None]] = []
+    run = Run(later=waiting.append)
+    for _ in range(3):
+        another(run.context)
+    assert not run.records
+    (finish,) = waiting
+    finish()
+    assert [record.latency_ms for record in run.records] == [500.0] * 3
+
+
+def test_not_many_ended_requests_wait_to_be_read() -> None:
+    run = Run(later=lambda _: None)
+    for _ in range(1_000):
+        another(run.context)
+    assert len(run.records) > 900
+
+
+def test_long_reads_do_not_wait_to_be_read() -> None:
+    run = Run()
+    run.reply((0.1, b": " + b"x" * 100_000))
+    assert not run.tap._reads
