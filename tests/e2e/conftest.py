@@ -40,7 +40,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
         values["model"] = str(folder / "models" / "target")
         if "speculative_config" in values:
             values["speculative_config"]["model"] = str(folder / "models" / "draft_generalist")
-            values["extra_args"] = {"middleware": ["sidecar.middleware.Specwatch"]}
+            values["extra_args"] = FOR_CLIENTS["extra_args"] | {"middleware": ["sidecar.middleware.Specwatch"]}
         (folder / name).write_text(yaml.safe_dump(values))
     settings = yaml.safe_load((DEMO / "specwatch.yaml").read_text())
     settings |= {
