@@ -105,7 +105,7 @@ LONG = record(acceptance=figures(tuple(range(POSITIONS + 3))))
 UNANSWERED = record(upstream="", outcome=Outcome.BAD_GATEWAY, acceptance=figures((0, 0), quality="unknown"))
 
 
-@given(st.lists(records | st.sampled_from((LONG, UNANSWERED)), max_size=20), st.sampled_from((1, 40)))
+@given(st.lists(records | st.sampled_from((LONG, UNANSWERED)), max_size=20), st.sampled_from((1, 15)))
 def test_all_series_are_those_of_the_instruments(items: list[Record], times: int) -> None:
     metrics = Metrics(CollectorRegistry(), lambda: NOTHING_LIVE, upstreams=UPSTREAMS, scenarios=SCENARIOS)
     metrics.models.update(MODELS)
