@@ -11,8 +11,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Connection, text
 
@@ -36,6 +37,21 @@ _MAX_TRANSITIONS = 1000
 _GRACE_S = 1.5
 
 
+@dataclass(slots=True)
+class _Items(Generic[T]):
+    """What is to be stored in one table."""
+
+    convert: Callable[[T], Row]
+    insert: Callable[[Connection, Iterable[Row]], None]
+    queue: deque[T] = field(default_factory=deque)
+    #: The batch in hand: taken from the queue and not yet known to be stored.
+    rows: list[Row] = field(default_factory=list)
+    stored: int = 0
+
+    def __len__(self) -> int:
+        return len(self.queue) + len(self.rows)
+
+
 class Writer:
     """Writes records and transitions. `start()`, then `put(...)` from one thread, at the end `close(...)`.
 
@@ -54,22 +70,19 @@ class Writer:
     ) -> None:
         """Opens nothing: the thread does. Raises DatabaseUrlError for a URL that cannot work."""
         self._engine = writing_engine(database_url)
-        self._inserts = Inserts(self._engine)
+        inserts = Inserts(self._engine)
         self._capacity = capacity
         self._batch_size = batch_size
         self._max_age_s = max_age_s
-        self._records: deque[Record] = deque()
+        self._records: _Items[Record] = _Items(request_row, inserts.requests)
         # Few and precious: a flood of records must not push them out.
-        self._transitions: deque[Transition] = deque()
-        self._rows: list[Row] = []
-        self._transition_rows: list[Row] = []
+        self._transitions: _Items[Transition] = _Items(transition_row, inserts.transitions)
         self._thread = threading.Thread(target=self._run, name="specwatch-writer", daemon=True)
         self._stop = threading.Event()
         self._deadline = float("inf")
         self._ready = False
         self._checked = 0.0
         self._pause_s = 0.0
-        self.written = 0
         self.dropped = 0
         self.refused = 0
         self.healthy = False
@@ -80,21 +93,26 @@ class Writer:
 
     def put(self, record: Record) -> None:
         """Queue a record. Takes a fraction of a microsecond, never blocks, never raises."""
-        records = self._records
-        records.append(record)
-        if len(records) > self._capacity:
-            self._drop_oldest(records)
+        queue = self._records.queue
+        queue.append(record)
+        if len(queue) > self._capacity:
+            self._drop_oldest(queue)
 
     def put_transition(self, transition: Transition) -> None:
         """Queue a transition, with the guarantees of `put`. Written in the order they were put in."""
-        self._transitions.append(transition)
-        if len(self._transitions) > _MAX_TRANSITIONS:
-            self._drop_oldest(self._transitions)
+        queue = self._transitions.queue
+        queue.append(transition)
+        if len(queue) > _MAX_TRANSITIONS:
+            self._drop_oldest(queue)
+
+    @property
+    def written(self) -> int:
+        return self._records.stored
 
     @property
     def queue_length(self) -> int:
         """Records and transitions waiting, those of an unfinished batch included."""
-        return len(self._records) + len(self._transitions) + len(self._rows) + len(self._transition_rows)
+        return len(self._records) + len(self._transitions)
 
     def close(self, deadline_s: float = 5.0) -> None:
         """Write what is queued, for about `deadline_s` seconds; count the rest as dropped. Blocks."""
@@ -138,62 +156,57 @@ class Writer:
         else:
             now = self._checked
         self._checked = now
-        self._write(self._transitions, transition_row, self._transition_rows, self._inserts.transitions)
-        self.written += self._write(self._records, request_row, self._rows, self._inserts.requests)
+        self._write(self._transitions)
+        self._write(self._records)
         self._pause_s = 0.0
         if not self.healthy:
             self.healthy = True
             log.info("the database takes rows")
 
-    def _write(
-        self,
-        queue: deque[T],
-        convert: Callable[[T], Row],
-        rows: list[Row],
-        insert: Callable[[Connection, Iterable[Row]], None],
-    ) -> int:
-        """Store a batch and forget it; whatever goes wrong, `rows` has what was taken from `queue`."""
-        if not (rows or queue):
-            return 0
+    def _write(self, items: _Items[T]) -> None:
+        """Store a batch. Whatever goes wrong, `items` keeps what is not stored."""
+        if not items:
+            return
         try:
             with self._engine.begin() as connection:
-                insert(connection, self._take(queue, convert, rows))
+                items.insert(connection, self._take(items))
         except Exception as error:
             if not refused_as_data(error):
                 raise
-            return self._write_by_halves(rows, insert)
-        stored = len(rows)
-        rows.clear()
-        return stored
+            self._write_by_halves(items)
+        else:
+            items.stored += len(items.rows)
+            items.rows.clear()
 
-    def _take(self, queue: deque[T], convert: Callable[[T], Row], rows: list[Row]) -> Iterator[Row]:
-        """The batch in hand, `rows`, then what fills it up from a queue.
+    def _take(self, items: _Items[T]) -> Iterator[Row]:
+        """The batch in hand, then what fills it up from the queue.
 
         Converted one by one as they are inserted: the proxy stands still for as long as this thread runs without
         a statement in between.
         """
+        rows = items.rows
         yield from rows[:]
         while len(rows) < self._batch_size:
             try:
-                item = queue.popleft()
+                item = items.queue.popleft()
             except IndexError:
                 return
             try:
-                row = convert(item)
+                row = items.convert(item)
             except Exception as error:
                 self._refuse(error)
             else:
                 rows.append(row)
                 yield row
 
-    def _write_by_halves(self, rows: list[Row], insert: Callable[[Connection, Iterable[Row]], None]) -> int:
-        """Insert `rows` in order and take them off the list, but for those refused."""
-        before, refused, size = len(rows), 0, len(rows)
+    def _write_by_halves(self, items: _Items[T]) -> None:
+        """Store the batch in hand, in order and but for the rows refused."""
+        rows, size = items.rows, len(items.rows)
         while rows:
             part = rows[:size]
             try:
                 with self._engine.begin() as connection:
-                    insert(connection, part)
+                    items.insert(connection, part)
             except Exception as error:
                 if not refused_as_data(error):
                     raise
@@ -201,10 +214,10 @@ class Writer:
                     size = len(part) // 2
                     continue
                 self._refuse(error)
-                refused += 1
+            else:
+                items.stored += len(part)
             del rows[: len(part)]
             size = max(1, len(rows))
-        return before - refused
 
     def _check(self) -> None:
         # An open SQLite file takes rows even after it was deleted, and then loses them.
@@ -229,7 +242,7 @@ class Writer:
         if self._stop.is_set():
             # Nearing the deadline there is no time for long pauses.
             time.sleep(min(self._pause_s, 0.1))
-        elif self._pause_s or len(self._records) < self._batch_size:
+        elif self._pause_s or len(self._records.queue) < self._batch_size:
             self._stop.wait(self._pause_s or self._max_age_s)
 
 

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count as count_from
 from math import inf, nan
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
 from support.postgres import Cluster, cluster
 from support.records import NOW, figures, record
 
@@ -148,6 +150,27 @@ def test_rows_refused_as_data_do_not_take_the_batch_along(database_url: str) -> 
             writer.put(item)
     assert (writer.written, writer.refused, writer.dropped) == (40, 11, 0)
     assert [row["request_id"] for row in stored(database_url)] == [item.request_id for item in good]
+
+
+def test_a_database_that_goes_while_refused_rows_are_looked_for(database_url: str) -> None:
+    writer = Writer(database_url, max_age_s=0.02)
+    items = [record() for _ in range(8)]
+    insert, calls = writer._records.insert, count_from(1)
+
+    def fail_at_times(connection: Any, rows: Any) -> None:
+        insert(connection, rows)
+        if (call := next(calls)) % 5 == 0:
+            raise OperationalError("", (), Exception("gone"))
+        if call == 1:
+            raise ValueError
+
+    writer._records.insert = fail_at_times
+    for item in [*items, record(scenario=None)]:
+        writer.put(item)
+    writer.start()
+    writer.close(10)
+    assert (writer.written, writer.refused, writer.dropped, writer.queue_length) == (8, 1, 0, 0)
+    assert [row["request_id"] for row in stored(database_url)] == [item.request_id for item in items]
 
 
 def test_a_batch_sent_twice_is_stored_once(database_url: str) -> None:
