@@ -21,6 +21,10 @@ _log = logging.getLogger(__name__)
 #: Request bytes held while a connection to the upstream is being made, before the client is left unread.
 MAX_PENDING = 262_144
 
+#: Request bytes still to come after an early reply, up to which they are read and thrown away, so that the client
+#: keeps its connection. Many clients send a head and a small body apart.
+MAX_DISCARDED = 1_048_576
+
 _EXPECT = frozenset((b"expect",))
 # A body that was changed has its own length; and only identity coding lets the added event be found again.
 _REPLACED = frozenset((b"expect", b"content-length", b"transfer-encoding", b"accept-encoding"))
@@ -118,6 +122,10 @@ class Exchange:
         raw = data[at:end] if end >= 0 else (data[at:] if at else data)
         self.bytes_in += len(raw)
         self.request_done = end >= 0
+        if self._over:
+            if self.request_done:
+                self._client.next(keep_alive=True)
+            return end
         held, watch = self._held, self._watch
         if held is None or watch is None:
             self._write_upstream(raw)
@@ -149,6 +157,8 @@ class Exchange:
         if grace is None or not self.request_done or self._connection is None:
             self.abandon()
             return
+        if self._watch is not None:
+            self._watch.left()
         self._sink = _Nowhere()
         self._grace = asyncio.get_running_loop().call_later(grace, self.abandon)
         self._relay.abandoned.add(self)
@@ -349,9 +359,9 @@ class Exchange:
         return b"%b\r\n%b%b" % (b"\r\n".join(lines), added, end)
 
     def _client_stays(self, head: ResponseHead) -> bool:
-        # HTTP/1.0 keep-alive is not offered; a reply before the request's end leaves no safe place to go on.
+        # HTTP/1.0 keep-alive is not offered.
         return (
-            self.request_done
+            (self.request_done or 0 <= self._head.length - self.bytes_in <= MAX_DISCARDED)
             and head.length != UNTIL_CLOSE
             and self._head.keep_alive
             and self._head.version == b"HTTP/1.1"
@@ -402,7 +412,10 @@ class Exchange:
                     connection.transport.resume_reading()
                 connection.upstream.give_back(connection, self._touched)
         self._finish(Outcome.OK if self._status is not None and self._status < 400 else Outcome.UPSTREAM_ERROR)
-        self._client.next(keep_alive=self._stays)
+        if self.request_done or not self._stays:
+            self._client.next(keep_alive=self._stays)
+        else:
+            self.resume_client()  # for the rest of the request, which nobody waits for
 
     def upstream_lost(self, exc: Exception | None) -> None:
         """The upstream connection is gone while its reply was not complete."""

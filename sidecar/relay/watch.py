@@ -40,6 +40,9 @@ class Watch(Protocol):
     def flush(self) -> bytes:
         """Bytes that `filter` still holds, at the end."""
 
+    def left(self) -> None:
+        """The client has left; what still comes is read for its figures alone."""
+
     def end(self, outcome: Outcome, status: int | None, bytes_in: int, bytes_out: int, now: float) -> None:
         """The exchange is over; called exactly once. `status` is None if no head reached the client."""
 

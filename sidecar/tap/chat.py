@@ -74,6 +74,7 @@ def _tell(body: _Body) -> Reply:
         error,
         False,  # [DONE] is
         acceptance,
+        metrics is not None,
         queue_ms,
     )
 

@@ -42,9 +42,8 @@ class Request(msgspec.Struct):
 
     @property
     def usage_declined(self) -> bool:
-        """The client itself said something about stream options, and they do not include usage."""
-        options = self.stream_options
-        return options is not msgspec.UNSET and not (isinstance(options, dict) and options.get("include_usage") is True)
+        """The client itself said that it wants no usage."""
+        return isinstance(self.stream_options, dict) and self.stream_options.get("include_usage") is False
 
 
 _decoder = msgspec.json.Decoder(Request)

@@ -148,6 +148,7 @@ class Stream:
                 found.completion_tokens = reply.completion_tokens
         if reply.acceptance is not None:
             found.acceptance = reply.acceptance
+        found.measured |= reply.measured
         if reply.queue_ms is not None:
             found.queue_ms = reply.queue_ms
         return reply

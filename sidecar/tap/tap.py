@@ -142,6 +142,7 @@ class Tap:
         "_filter",
         "_head",
         "_last_at",
+        "_left",
         "_max_gap",
         "_reads",
         "_reason",
@@ -184,6 +185,8 @@ class Tap:
         self._reason = "the reply was not read"
         self._last_at = now
         self._max_gap = -1.0
+        #: The client left before the reply's terminal event.
+        self._left = False
         #: Reads of the reply, and when they came, that were not yet looked at.
         self._reads: list[tuple[bytes, float]] = []
         self._failed = False
@@ -321,6 +324,11 @@ class Tap:
 
     # ---- the end
 
+    def left(self) -> None:
+        self._read()
+        stream = self._stream
+        self._left = stream is None or not (stream.found.last or stream.found.error)
+
     def end(self, outcome: Outcome, status: int | None, bytes_in: int, bytes_out: int, now: float) -> None:
         self._context.ended(self, outcome, status, bytes_in, bytes_out, now)
 
@@ -365,6 +373,8 @@ class Tap:
         self, found: Reply, outcome: Outcome, status: int | None, bytes_in: int, bytes_out: int, now: float
     ) -> Record:
         stream = self._stream
+        if outcome is Outcome.CLIENT_ABORT and not self._left and stream is not None and (found.last or found.error):
+            outcome = Outcome.OK  # many clients leave at the last event, without reading that the body ends there
         if outcome is Outcome.OK:
             if found.error:
                 outcome = Outcome.UPSTREAM_ERROR
@@ -431,6 +441,11 @@ class Tap:
             return f"the engine reports no acceptance figures on {_WITHOUT_FIGURES[self._endpoint]}"
         if self._unread:
             return self._reason
+        if found.measured:
+            return (
+                "the engine gave no figures for this request: vLLM does so where a stop string ended the reply, "
+                "and where it was started without --per-request-spec-decode-metrics"
+            )
         if self._stream is not None and found.usage:
             return "the usage event has no acceptance block: is the engine started with per-request metrics?"
         if self._stream is not None and request is not None and not self._usage_added:

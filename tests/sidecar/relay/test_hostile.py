@@ -248,3 +248,47 @@ async def test_a_reply_whose_first_chunk_is_malformed_is_a_bad_gateway() -> None
     async with running(replying(reply)) as upstream, proxy(upstream.url) as made:
         assert (await made.exchange(post(b"{}"))).startswith(b"HTTP/1.1 502 ")
         assert (await made.record()).outcome is Outcome.BAD_GATEWAY
+
+
+@pytest.mark.parametrize("framing", [b"Content-Length: 2\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n"])
+async def test_an_early_reply_to_a_small_request_does_not_cost_the_client_its_connection(framing: bytes) -> None:
+    async def handler(upstream: Upstream, reader: Reader, writer: Writer) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(json_reply({"early": True}, b"404 Not Found"))
+        await reader.read()
+
+    async with running(handler) as upstream, proxy(upstream.url) as made:
+        reader, writer = await made.connect()
+        writer.write(b"POST /v1/embeddings HTTP/1.1\r\nHost: h\r\n" + framing)
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+        await reader.readexactly(15)
+        if b"chunked" in framing:  # nobody knows how much would have to be thrown away
+            assert b"Connection: close" in head
+            assert await asyncio.wait_for(reader.read(), 5) == b""
+            writer.close()
+            return
+        assert b"close" not in head.lower()
+        writer.write(b"{}GET /next HTTP/1.1\r\nHost: h\r\n\r\n")
+        assert (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)).startswith(b"HTTP/1.1 404 ")
+        assert upstream.connections == 2
+        writer.close()
+        await settled(made)
+
+
+@pytest.mark.parametrize("then", ["leaves", "is silent"])
+async def test_a_client_that_never_sends_the_rest_after_an_early_reply(then: str) -> None:
+    async def handler(upstream: Upstream, reader: Reader, writer: Writer) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(json_reply({}))
+        await reader.read()
+
+    async with running(handler) as upstream, proxy(upstream.url, relay={"client_timeout_s": 0.2}) as made:
+        reader, writer = await made.connect()
+        writer.write(b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n{")
+        await reader.readuntil(b"{}")
+        if then == "leaves":
+            writer.close()
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+        writer.close()
+        await settled(made)
+        assert made.relay.outcomes.total() == 1

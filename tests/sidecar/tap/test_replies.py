@@ -38,7 +38,7 @@ def read(reader: Reader, value: object) -> Reply | None:
                 "usage": USAGE,
                 "metrics": METRICS,
             },
-            Reply("m", "stop", 5, 10, usage=True, acceptance=FIGURES, queue_ms=1.5),
+            Reply("m", "stop", 5, 10, usage=True, acceptance=FIGURES, measured=True, queue_ms=1.5),
         ),
         ("a role alone", {"choices": [{"delta": {"role": "assistant", "content": ""}}]}, Reply()),
         ("text", {"choices": [{"delta": {"content": "x"}}]}, Reply(content=True)),
@@ -88,9 +88,9 @@ def read(reader: Reader, value: object) -> Reply | None:
         (
             "a queue time that is none",
             {"metrics": {"queue_time_ms": -1, "speculative_decoding": BLOCK}},
-            Reply(acceptance=FIGURES),
+            Reply(acceptance=FIGURES, measured=True),
         ),
-        ("null for n > 1", {"choices": [], "metrics": {"speculative_decoding": None}}, Reply()),
+        ("null for n > 1", {"choices": [], "metrics": {"speculative_decoding": None}}, Reply(measured=True)),
     ],
 )
 def test_chat_and_completions(name: str, value: object, told: Reply) -> None:

@@ -263,6 +263,39 @@ def test_usage_event_alone_is_no_content() -> None:
     assert record.completion_tokens == 10
 
 
+@pytest.mark.parametrize(
+    ("events", "outcome"),
+    [
+        (chat_stream(usage=True), Outcome.OK),
+        ([*chat_stream(usage=True)[:-1]], Outcome.CLIENT_ABORT),
+        ([chat_chunk({"content": "x"}), event({"error": {"message": "no"}})], Outcome.UPSTREAM_ERROR),
+    ],
+    ids=["at the end", "before it", "at an error"],
+)
+def test_a_client_that_leaves_at_the_terminal_event_has_read_all(events: list[bytes], outcome: Outcome) -> None:
+    run = Run()
+    run.reply((0.1, b"".join(events)))
+    assert run.end(Outcome.CLIENT_ABORT).outcome is outcome
+
+
+def test_what_comes_after_the_client_has_left_it_has_not_read() -> None:
+    run = Run()
+    run.reply((0.1, chat_stream(usage=True)[0]))
+    run.tap.left()
+    for data in chat_stream(usage=True)[1:]:
+        run.tap.feed(data, 11.0)
+    record = run.end(Outcome.CLIENT_ABORT)
+    assert record.outcome is Outcome.CLIENT_ABORT
+    assert record.acceptance.quality is AcceptanceQuality.OK
+
+
+def test_figures_that_the_engine_kept_to_itself_are_no_missing_setting() -> None:
+    run = Run(b'{"stop":["x"]}')
+    body = {"choices": [{"finish_reason": "stop"}], "usage": USAGE, "metrics": {"speculative_decoding": None}}
+    run.reply((0.1, json.dumps(body).encode()), fields=JSON)
+    assert "stop string" in (run.end().acceptance.reason or "")
+
+
 def another(context: TapContext) -> None:
     """One more request, that ends at once."""
     tap = context.watch(RequestHead(b"POST /v1/completions HTTP/1.1\r\nHost: h\r\n\r\n"), 0.0)
