@@ -114,9 +114,10 @@ class Settings(BaseSettings):
         None, gt=0, description="Bound on an upstream's silence after a request was sent, s; none by default."
     )
     client_timeout_s: float = Field(
-        60.0,
+        75.0,
         gt=0,
-        description="How long a client may take to send a request head, and how long an idle connection is kept, s.",
+        description="How long a client may do nothing before or inside a request, or take nothing of its reply, s; then "
+        "its connection is closed.",
     )
     abort_grace_s: float | None = Field(
         None,

@@ -39,6 +39,7 @@ class ClientConnection(asyncio.Protocol):
         "_leaving",
         "_pauses",
         "_since",
+        "_unsent",
         "_writable",
         "exchange",
         "relay",
@@ -60,8 +61,10 @@ class ClientConnection(asyncio.Protocol):
         self._writable = True
         #: The last reply is written; what still comes is not read.
         self._leaving = False
-        #: Since when the client has been expected to send something.
+        #: Since when the client has been expected to send something, or to take what is written for it.
         self._since = relay.time()
+        #: Bytes it had not taken when it was last looked at.
+        self._unsent = 0
 
     @property
     def busy(self) -> bool:
@@ -76,12 +79,23 @@ class ClientConnection(asyncio.Protocol):
         self.relay.connections.discard(self)
         if self.tunnel is not None:
             self.tunnel.close()
-        if self.exchange is not None:
-            self.exchange.client_lost()
+            asyncio.get_running_loop().call_later(LINGER_S, self.tunnel.abort)  # if it takes nothing more
+        self._lost()
 
     def eof_received(self) -> None:
-        # A half-closed client cannot be told from one that left; as nginx does, it counts as gone.
-        return None
+        # A half-closed client cannot be told from one that left; as nginx does, it counts as gone. Its connection
+        # may live on until it has taken what was written for it.
+        self._lost()
+
+    def _lost(self) -> None:
+        exchange, self.exchange = self.exchange, None
+        if exchange is not None:
+            exchange.client_lost()
+
+    @property
+    def waits_for_upstream(self) -> bool:
+        """It is left unread because the upstream takes nothing."""
+        return UPSTREAM in self._pauses
 
     def pause_reading(self, why: str) -> None:
         """Leave the client unread until every reason given is taken back."""
@@ -208,7 +222,16 @@ class ClientConnection(asyncio.Protocol):
             asyncio.get_running_loop().call_soon(self._resume)
 
     def look(self, now: float) -> None:
-        """Called every second: ends a connection whose client has left unseen, or is silent for too long."""
+        """Called every second: ends a connection whose client has left unseen, or does nothing for too long."""
+        unsent = self.transport.get_write_buffer_size()
+        if unsent:
+            if unsent != self._unsent:
+                self._since = now
+            elif now - self._since > self.relay.client_timeout_s:
+                self.transport.abort()
+        self._unsent = unsent
+        if unsent or self.transport.is_closing():
+            return
         if self._pauses:
             # Unread, so its end does not show by itself.
             if _has_left(self.transport):

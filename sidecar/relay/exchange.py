@@ -69,6 +69,8 @@ class Exchange:
     _idle: asyncio.TimerHandle | None = None
     #: Set once the client has left a reply that is read on for its figures.
     _grace: asyncio.TimerHandle | None = None
+    #: Of `bytes_out`, what was written before it left.
+    _seen_out = 0
     _touched = 0.0
     #: The beginning of a reply head.
     _partial = b""
@@ -154,9 +156,10 @@ class Exchange:
     def client_lost(self) -> None:
         """The client left. Its reply ends, or is read on for a while where its figures are wanted."""
         grace = self._relay.abort_grace_s
-        if grace is None or not self.request_done or self._connection is None:
+        if grace is None or not self.request_done or self._connection is None or self._relay.draining:
             self.abandon()
             return
+        self._seen_out = self.bytes_out
         if self._watch is not None:
             self._watch.left()
         self._sink = _Nowhere()
@@ -467,7 +470,7 @@ class Exchange:
         if limit is None or self._over:
             return
         now = self._relay.time()
-        if self._paused or not self.request_done:
+        if self._paused or not (self.request_done or self._client.waits_for_upstream):
             self._touched = now  # the silence is ours, or the client's
         left = self._touched + limit - now
         if left > 0:
@@ -476,6 +479,13 @@ class Exchange:
             self._fail(504, f"the upstream sent nothing for {limit:g} s", "timeout", Outcome.TIMEOUT)
         else:
             self._cut(Outcome.TIMEOUT)
+
+    def shut(self) -> None:
+        """The relay is shutting down and waits no longer."""
+        if self._status is None:
+            self._fail(503, "the sidecar is shutting down", "shutting_down", Outcome.BAD_GATEWAY)
+        else:
+            self._cut(Outcome.TRUNCATED)
 
     def _fail(self, status: int, message: str, code: str, outcome: Outcome) -> None:
         """No byte of a reply was sent yet: answer in the relay's own name."""
@@ -525,6 +535,7 @@ class Exchange:
             self._grace.cancel()
             relay.abandoned.discard(self)
             outcome = Outcome.CLIENT_ABORT
+            self.bytes_out = self._seen_out
         relay.outcomes[outcome] += 1
         if self._watch is not None:
             self._watch.end(outcome, self._status, self.bytes_in, self.bytes_out, relay.time())

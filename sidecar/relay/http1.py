@@ -85,6 +85,11 @@ class Head:
             drop = drop | (self.connection - _NEVER_NAMED)
         return [row for name, row in zip(self.names, self.rows, strict=True) if name not in drop]
 
+    @property
+    def length_is_told(self) -> bool:
+        """Whether a head that differs in Content-Length alone differs in nothing but the body's length."""
+        return b"upgrade" not in self._first  # what that means depends on the length
+
     def _framing(self) -> tuple[int, bool]:
         """(Content-Length or -1, chunked)."""
         first = self._first
@@ -154,11 +159,18 @@ class ResponseHead(Head):
         super().__init__(raw)
         self.version, self.status = _status_line(self.start)
         length, chunked = self._framing()
-        if self.status < 200 or self.status in (204, 304) or method == b"HEAD":
+        if method == b"HEAD" or not self._may_have_body():
             self.length = 0
         else:
             self.length = CHUNKED if chunked else length
         self.keep_alive = self.length != UNTIL_CLOSE and self._keeps_alive()
+
+    def _may_have_body(self) -> bool:
+        return self.status >= 200 and self.status not in (204, 304)
+
+    @property
+    def length_is_told(self) -> bool:
+        return self._may_have_body() and super().length_is_told
 
 
 H = TypeVar("H", bound=Head)
@@ -201,7 +213,7 @@ class Heads(Generic[H]):
     def _remember(self, raw: bytes, head: H) -> None:
         self._head = None
         names = head.names
-        if b"upgrade" in names:  # what that means depends on the length
+        if not head.length_is_told:
             return
         if b"content-length" not in names:
             self._before, self._digits, self._after, self._row = raw, b"", b"", -1
@@ -209,8 +221,6 @@ class Heads(Generic[H]):
             row = names.index(b"content-length")
             line = head.rows[row]
             digits = line[15:].strip(b" \t")
-            if int(digits) != head.length:
-                return
             start = len(head.start) + 2 + sum(len(each) + 2 for each in head.rows[:row]) + line.rindex(digits)
             self._before, self._digits, self._after = raw[:start], digits, raw[start + len(digits) :]
             self._row = row

@@ -22,8 +22,8 @@ class Relay:
     """Accepts clients and passes their requests to the upstreams that `choose` names.
 
     `spawn` runs a coroutine as an owned task. `idle_timeout_s` bounds the silence of an upstream, from the
-    request's sending on; None: no bound. `client_timeout_s` bounds the silence of a client before and inside a
-    request. `abort_grace_s`: how long a reply is read on after its client left; None: not at all. `hidden` names
+    request's sending on; None: no bound. `client_timeout_s` bounds how long a client does nothing before or inside
+    a request, or takes nothing of its reply. `abort_grace_s`: how long a reply is read on after its client left; None: not at all. `hidden` names
     request fields, lower-case, that are for the sidecar alone.
     """
 
@@ -94,8 +94,13 @@ class Relay:
             await asyncio.sleep(0.05)
         left = self.in_flight
         for connection in list(self.connections):
+            if connection.exchange is not None:
+                connection.exchange.shut()
+        await asyncio.sleep(0)  # the last words go out
+        for connection in list(self.connections):
             connection.transport.abort()
-        await asyncio.sleep(0)
+        while self.connections:
+            await asyncio.sleep(0.001)  # over TLS an end takes several turns
         for exchange in list(self.abandoned):
             exchange.abandon()
         if self._looking is not None:

@@ -9,8 +9,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 #: Decoded bytes of one read, and of a whole reply. Usual replies grow three to thirty times.
-MAX_READ = 4 * 1024 * 1024
-MAX_TOTAL = 64 * 1024 * 1024
+MAX_READ = 1024 * 1024
+MAX_TOTAL = 16 * 1024 * 1024
+#: Members, or frames, of a reply: each costs a decoder of its own.
+MAX_MEMBERS = 256
 #: Codings one on the other.
 MAX_CODINGS = 4
 #: Window of zstd content codings, as a power of two (RFC 9659): 8 MiB.
@@ -88,6 +90,7 @@ class _Members:
         self._make = make
         self._error = error
         self._member: _Member | None = None
+        self._count = 0
         #: A member has ended, and the one after it has told nothing yet: it may be no member.
         self._after = False
         #: What follows is no member; clients do not look at it either.
@@ -99,6 +102,9 @@ class _Members:
         room = MAX_READ + 1
         while data and not self._over:
             if self._member is None:
+                self._count += 1
+                if self._count > MAX_MEMBERS:
+                    raise CodingError(f"the reply has more than {MAX_MEMBERS} {self._name} members")
                 self._member = self._make(data)
                 self.complete = False
             try:

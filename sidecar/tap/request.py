@@ -1,5 +1,6 @@
 """What a generation request asks for, and the one change the sidecar may make to it."""
 
+import json
 from typing import Any
 
 import msgspec
@@ -55,6 +56,20 @@ def read_request(body: bytes) -> Request | None:
     try:
         return _decoder.decode(body)
     except (msgspec.DecodeError, ValueError, RecursionError):
+        return _read_loosely(body)
+
+
+def _read_loosely(body: bytes) -> Request | None:
+    """What is no strict JSON, and yet taken by servers in Python: NaN, half of a surrogate pair, a BOM."""
+    try:
+        value = json.loads(body)
+        if not isinstance(value, dict):
+            return None
+        known = {name: value[name] for name in Request.__struct_fields__ if name in value}
+        if "prompt" in known:
+            known["prompt"] = msgspec.Raw(json.dumps(known["prompt"]).encode())
+        return Request(**known)
+    except (ValueError, RecursionError):
         return None
 
 

@@ -26,6 +26,8 @@ _log = logging.getLogger(__name__)
 
 #: Longest reply body of which a copy is kept for reading, bytes.
 MAX_REPLY = 8 * 1024 * 1024
+#: Lines of one read of a stream; more are no events, and would keep the event loop busy.
+MAX_LINES = 32_768
 #: Characters of a scenario, model or request name that are kept.
 MAX_NAME = 200
 #: Bytes of a body in which scenario rules are searched.
@@ -280,22 +282,25 @@ class Tap:
         """Look at the reads that wait."""
         reads = self._reads
         self._reads = []
-        try:
-            for payload, now in reads:
-                gap = now - self._last_at
-                if gap > self._max_gap:
-                    self._max_gap = gap
-                self._last_at = now
+        for payload, now in reads:
+            gap = now - self._last_at
+            if gap > self._max_gap:
+                self._max_gap = gap
+            self._last_at = now
+            try:
                 if self._decoder is not None:
                     payload = self._decoder.feed(payload)
                 if self._stream is not None:
-                    self._stream.feed(payload, now)
+                    if len(payload) > _LONG_READ and payload.count(b"\n") + payload.count(b"\r") > MAX_LINES:
+                        self._give_up(f"a read of the reply has more than {MAX_LINES} lines")
+                    else:
+                        self._stream.feed(payload, now)
                 elif self._body is not None:
                     self._collect(payload)
-        except CodingError as error:
-            self._give_up(str(error))
-        except Exception:
-            self._fail()
+            except CodingError as error:
+                self._give_up(str(error))
+            except Exception:
+                self._fail()
 
     def filter(self, payload: bytes, now: float) -> bytes:
         self._reads.append((payload, now))

@@ -20,6 +20,7 @@ _FINGERPRINT = re.compile(rb',"system_fingerprint":"(?:[^"\\]|\\.)*"')
 # JSON escapes quotes inside strings, so a model's text cannot hold this.
 _FINISH = b'"finish_reason":"'
 _CHOICE = re.compile(rb'"choices"\s*:\s*\[\s*\{')
+_COMMENTS = re.compile(rb"(?::[^\r\n]*(?:\r\n|\n|\r))+")
 _CONTEXT = 32
 
 
@@ -98,6 +99,10 @@ class UsageFilter:
         if self._passing and (_FINISH not in event or len(event) > MAX_HELD):
             out.append(rest)
             self._context, self._held = event[-_CONTEXT:], b""
+        elif not self._finish and event.endswith(b"\n") and _COMMENTS.fullmatch(event):
+            # They keep a connection alive, and must not wait for the event that they may belong to.
+            out.append(rest)
+            self._context, self._held = b":\n", b""
         else:
             self._context, self._held = event[: len(event) - len(rest)], rest
         return b"".join(out)

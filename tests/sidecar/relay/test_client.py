@@ -1,6 +1,7 @@
 """Clients that are silent, that leave unseen, and whose reply is read on after they left."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 from support.proxy import body_of, post, proxy
@@ -157,3 +158,92 @@ async def test_a_reply_that_was_read_on_leaves_its_connection_to_the_next() -> N
         for _ in range(3):
             await made.exchange(post(b'{"stream":true}'))
         assert upstream.connections == 1
+
+
+async def until(true: Callable[[], object]) -> None:
+    for _ in range(500):
+        if true():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it did not come to that")
+
+
+async def flooding(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await upstream.read_request(reader)
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 50000000\r\n\r\n" + b"x" * 50_000_000)
+    await reader.read()
+    upstream.closed_by_peer.set()
+
+
+async def test_a_client_that_never_takes_its_reply_is_let_go() -> None:
+    async with running(flooding) as upstream, proxy(upstream.url, relay={"client_timeout_s": 0.5}) as made:
+        _, writer = await made.connect()
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(post(b"{}", close=False))
+        assert (await made.record()).outcome is Outcome.CLIENT_ABORT
+        await asyncio.wait_for(upstream.closed_by_peer.wait(), 5)
+        writer.transport.abort()
+
+
+async def test_c19_a_client_that_leaves_without_taking_its_reply_ends_it_at_once() -> None:
+    async with running(flooding) as upstream, proxy(upstream.url) as made:
+        _, writer = await made.connect()
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(post(b"{}", close=False))
+        await until(lambda: any(not connection._writable for connection in made.relay.connections))
+        writer.write_eof()
+        assert (await made.record()).outcome is Outcome.CLIENT_ABORT
+        await asyncio.wait_for(upstream.closed_by_peer.wait(), 5)
+        assert made.choices[0].upstream.in_flight == 0
+        writer.transport.abort()
+
+
+async def test_what_is_written_after_the_client_left_is_not_counted_as_written_to_it() -> None:
+    async def handler(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await upstream.read_request(reader)
+        writer.write(HEAD)
+        await asyncio.sleep(0.3)
+        writer.write(piece(b"x" * 100_000) + b"0\r\n\r\n")
+        await reader.read()
+
+    async with running(handler) as upstream, proxy(upstream.url, relay={"abort_grace_s": 5.0}) as made:
+        reader, writer = await made.connect()
+        writer.write(post(b'{"stream":true}', close=False))
+        await reader.readuntil(b"\r\n\r\n")
+        writer.transport.abort()
+        assert (await made.record()).bytes_out < 1_000
+
+
+async def test_an_upstream_that_takes_nothing_of_an_upload_is_no_silence_of_the_client() -> None:
+    async def deaf(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await asyncio.sleep(30)
+
+    limits = {"client_timeout_s": 0.2, "idle_timeout_s": 0.5}
+    async with running(deaf) as upstream, proxy(upstream.url, relay=limits) as made:
+        reader, writer = await made.connect()
+        writer.write(b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 90000000\r\n\r\n" + b"x" * 90_000_000)
+        assert (await asyncio.wait_for(reader.readline(), 10)).startswith(b"HTTP/1.1 504 ")
+        writer.transport.abort()
+
+
+@pytest.mark.parametrize(
+    ("begun", "outcome", "said"),
+    [(True, Outcome.TRUNCATED, b"HTTP/1.1 200 "), (False, Outcome.BAD_GATEWAY, b"HTTP/1.1 503 ")],
+)
+async def test_what_drain_cuts_the_proxy_cut_and_not_the_client(begun: bool, outcome: Outcome, said: bytes) -> None:
+    async def handler(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await upstream.read_request(reader)
+        if begun:
+            writer.write(HEAD)
+        await reader.read()
+
+    async with running(handler) as upstream, proxy(upstream.url) as made:
+        reader, writer = await made.connect()
+        writer.write(post(b'{"stream":true}', close=False))
+        await until(lambda: upstream.heads)
+        await asyncio.sleep(0.05)
+        await made.relay.drain(0)
+        assert (await made.record()).outcome is outcome
+        assert (await asyncio.wait_for(reader.read(), 5)).startswith(said)
+        writer.close()

@@ -292,3 +292,24 @@ async def test_a_client_that_never_sends_the_rest_after_an_early_reply(then: str
         writer.close()
         await settled(made)
         assert made.relay.outcomes.total() == 1
+
+
+async def test_a_tunnel_whose_upstream_takes_nothing_does_not_outlive_its_client() -> None:
+    async def deaf(upstream: Upstream, reader: Reader, writer: Writer) -> None:
+        await upstream.read_request(reader)
+        writer.write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n")
+        await writer.drain()
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        while not writer.transport.is_closing():
+            await asyncio.sleep(0.1)
+            writer.write(b".")  # shows a peer that is gone
+        upstream.closed_by_peer.set()
+
+    async with running(deaf) as upstream, proxy(upstream.url) as made:
+        reader, writer = await made.connect()
+        writer.write(b"GET /x HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"x" * 30_000_000)
+        await asyncio.sleep(0.3)
+        writer.transport.abort()
+        await asyncio.wait_for(upstream.closed_by_peer.wait(), 10)

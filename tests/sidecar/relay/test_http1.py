@@ -205,6 +205,7 @@ field = st.sampled_from(
         b"Content-Length: 5",
         b"Content-Length:  17 ",
         b"content-length: 0",
+        b"Content-Length: 0",
         b"Content-Length: 123456789012345678",
         b"Content-Length: 1234567890123456789",
         b"Content-Length: 05",
@@ -223,7 +224,8 @@ field = st.sampled_from(
     ]
 )
 request_start = st.sampled_from([b"POST /v1/x HTTP/1.1", b"GET /5 HTTP/1.1", b"POST / HTTP/1.0"])
-reply_start = st.sampled_from([b"HTTP/1.1 200 OK", b"HTTP/1.1 204 No Content", b"HTTP/1.0 200 OK", b"HTTP/1.1 100 Go"])
+STATUSES = [b"1.1 200 OK", b"1.1 204 No Content", b"1.1 304 OK", b"1.0 200 OK", b"1.1 100 Go"]
+reply_start = st.sampled_from([b"HTTP/" + status for status in STATUSES])
 
 
 def told(parse: Callable[[], Head]) -> object:
@@ -260,3 +262,10 @@ def test_heads_that_differ_in_length_alone(lengths: tuple[int, int], form: bytes
     for length in (*lengths, *lengths):
         raw = b"POST /v1/x HTTP/1.1\r\nHost: h\r\n" + form % length + b"\r\nX-A: 1\r\n\r\n"
         assert told(lambda raw=raw: memory.read(raw)) == told(lambda raw=raw: RequestHead(raw))
+
+
+@pytest.mark.parametrize("status", [b"103 Early Hints", b"204 No Content", b"304 Not Modified"])
+def test_replies_without_a_body_are_not_remembered_by_their_length(status: bytes) -> None:
+    memory = Heads(ResponseHead)
+    for length in (0, 5, 0, 7):
+        assert memory.read(b"HTTP/1.1 %b\r\nContent-Length: %d\r\n\r\n" % (status, length)).length == 0

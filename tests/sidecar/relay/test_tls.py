@@ -123,3 +123,26 @@ async def test_an_upstream_whose_certificate_is_not_trusted_is_refused(server: s
             assert b"certificate" in answer
             assert (await made.record()).outcome is Outcome.BAD_GATEWAY
             assert not upstream.heads
+
+
+async def test_c19_drain_leaves_no_reply_that_is_read_on_over_tls(
+    server: ssl.SSLContext, client: ssl.SSLContext
+) -> None:
+    async def handler(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await upstream.read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+        await reader.read()
+
+    async with running(handler) as upstream, proxy(upstream.url, tls=server, relay={"abort_grace_s": 60.0}) as made:
+        writers = []
+        for _ in range(3):
+            reader, writer = await asyncio.open_connection("localhost", made.port, ssl=client)
+            writer.write(post(b"{}", close=False))
+            await reader.readuntil(b"\r\n\r\n")
+            writers.append(writer)
+        await made.relay.drain(0.1)
+        assert len(made.records) == 3
+        assert made.choices[0].upstream.in_flight == 0
+        assert not made.relay.abandoned
+        for writer in writers:
+            writer.close()

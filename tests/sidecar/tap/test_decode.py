@@ -1,5 +1,6 @@
 """C22: content codings, undone for the copy that is read."""
 
+import gzip
 import tracemalloc
 import zlib
 
@@ -165,3 +166,19 @@ def test_c22_a_window_beyond_the_rule_for_http_is_refused() -> None:
     wire = coder.compress(b"a" * 100, mode=coder.FLUSH_BLOCK)
     with pytest.raises(CodingError, match="no zstd"):
         of(b"zstd").feed(wire)
+
+
+@pytest.mark.parametrize(
+    ("codings", "data"),
+    [
+        (b"gzip", gzip.compress(b"") * 60_000),
+        (b"gzip, gzip", gzip.compress(gzip.compress(b"") * 40_000)),
+        (b"zstd, gzip", gzip.compress(b"\x50\x2a\x4d\x18\0\0\0\0" * 60_000)),
+    ],
+    ids=["members", "members in members", "skippable frames"],
+)
+def test_many_members_are_not_decoded(codings: bytes, data: bytes) -> None:
+    made = decoder(codings)
+    assert made is not None
+    with pytest.raises(CodingError, match="more than 256"):
+        made.feed(data)

@@ -105,3 +105,18 @@ def test_replies_asked_for(body: bytes, replies: int) -> None:
 )
 def test_endpoints(path: bytes, endpoint: str | None) -> None:
     assert endpoint_of(path) == endpoint
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"stream":true,"metadata":{"scenario":"s"},"prompt":["a","b"],"messages":[{"content":"\\ud83d"}]}',
+        b'{"stream":true,"metadata":{"scenario":"s"},"prompt":["a","b"],"top_p":NaN}',
+        b'\xef\xbb\xbf{"stream":true,"metadata":{"scenario":"s"},"prompt":["a","b"]}',
+    ],
+    ids=["half of a surrogate pair", "NaN", "a byte order mark"],
+)
+def test_what_servers_in_python_take_for_json_is_read(body: bytes) -> None:
+    request = read_request(body)
+    assert request is not None
+    assert (request.streaming, request.metadata, request.replies) == (True, {"scenario": "s"}, 2)

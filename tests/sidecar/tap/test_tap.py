@@ -296,6 +296,18 @@ def test_figures_that_the_engine_kept_to_itself_are_no_missing_setting() -> None
     assert "stop string" in (run.end().acceptance.reason or "")
 
 
+def test_gaps_are_known_also_of_a_reply_that_cannot_be_decoded() -> None:
+    run = Run()
+    run.reply((0.1, b"garbage"), (0.6, b"aa"), (1.1, b"bb"), fields=SSE + b"Content-Encoding: gzip\r\n")
+    assert run.end().max_chunk_gap_ms == pytest.approx(500)
+
+
+def test_a_read_of_very_many_lines_is_not_read() -> None:
+    run = Run()
+    run.reply((0.1, b"\n" * 200_000))
+    assert "lines" in (run.end().acceptance.reason or "")
+
+
 def another(context: TapContext) -> None:
     """One more request, that ends at once."""
     tap = context.watch(RequestHead(b"POST /v1/completions HTTP/1.1\r\nHost: h\r\n\r\n"), 0.0)

@@ -121,3 +121,12 @@ def test_small_pieces_do_not_cost_the_square_of_an_event() -> None:
     line = b"data: " + b"x" * 60_000
     out = b"".join(filtering.feed(line[at : at + 1]) for at in range(len(line)))
     assert out + filtering.flush() == line
+
+
+def test_comments_that_keep_a_connection_alive_are_not_held() -> None:
+    usage_filter = UsageFilter()
+    assert usage_filter.feed(b": keep-alive with more words than the filter remembers\n") != b""
+    assert usage_filter.feed(b":\n:\n") == b":\n:\n"
+    assert usage_filter.feed(usage_chunk()) == b""
+    assert usage_filter.removed == 1
+    assert usage_filter.feed(DONE) == DONE
