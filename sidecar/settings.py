@@ -116,8 +116,8 @@ class Settings(BaseSettings):
     client_timeout_s: float = Field(
         75.0,
         gt=0,
-        description="How long a client may do nothing before or inside a request, or take nothing of its reply, s; then "
-        "its connection is closed.",
+        description="How long a client may do nothing before or inside a request, or take nothing of its reply, s; "
+        "then its connection is closed.",
     )
     abort_grace_s: float | None = Field(
         None,

@@ -23,8 +23,8 @@ class Relay:
 
     `spawn` runs a coroutine as an owned task. `idle_timeout_s` bounds the silence of an upstream, from the
     request's sending on; None: no bound. `client_timeout_s` bounds how long a client does nothing before or inside
-    a request, or takes nothing of its reply. `abort_grace_s`: how long a reply is read on after its client left; None: not at all. `hidden` names
-    request fields, lower-case, that are for the sidecar alone.
+    a request, or takes nothing of its reply. `abort_grace_s`: how long a reply is read on after its client left;
+    None: not at all. `hidden` names request fields, lower-case, that are for the sidecar alone.
     """
 
     def __init__(
