@@ -254,7 +254,9 @@ def _live_families(live: Live) -> Iterator[Metric]:
     for outcome in Outcome:
         relayed.add_metric((outcome,), live.outcomes.get(outcome, 0))
     yield relayed
-    yield CounterMetricFamily("specwatch_relay_refused", "Requests refused as no valid HTTP/1.1.", value=live.refused)
+    yield CounterMetricFamily(
+        "specwatch_relay_refused", "Requests refused as malformed or too slow.", value=live.refused
+    )
     yield GaugeMetricFamily("specwatch_relay_in_flight", "Requests in flight.", value=live.in_flight)
     yield CounterMetricFamily(
         "specwatch_tap_failures", "Requests served unread because their tap failed.", value=live.tap_failures

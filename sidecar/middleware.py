@@ -18,6 +18,7 @@ import httpx
 
 from .record import Arm, Outcome
 from .recorder import SPECULATIVE, Recorder, StartError
+from .relay.watch import REFUSALS, REPLACED
 from .settings import Settings, SettingsError, load
 from .tap.tap import Tap
 
@@ -31,7 +32,6 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 #: Names of vLLM's processes where several serve one port, or one port each.
 _NUMBERED = re.compile(r"(?:ApiServer|APIServer_DPRank)_(\d+)")
-_REPLACED = frozenset((b"content-length", b"transfer-encoding", b"accept-encoding"))
 
 
 class Specwatch:
@@ -67,9 +67,10 @@ class Specwatch:
             tap = self._recorder.tap.watch(_RequestHead(scope), time.monotonic())
             if tap is None:
                 return None
+            tap.sent(SPECULATIVE, Arm.SPECULATIVE, self.in_flight + 1)
+            exchange = Exchange(tap, receive, send, self._ended, rewrites=self._recorder.tap.add_usage)
             self.in_flight += 1
-            tap.sent(SPECULATIVE, Arm.SPECULATIVE, self.in_flight)
-            return Exchange(tap, receive, send, self._ended, rewrites=self._recorder.tap.add_usage)
+            return exchange
         except Exception:
             _log.exception("a request is served unwatched")
             return None
@@ -279,7 +280,7 @@ class Exchange:
             await self._send(message)
         elif kind == "http.response.start":
             # A refusal may quote the request, and the changed one is not the client's.
-            self._refused = self._changed and message.get("status") in (400, 422)
+            self._refused = self._changed and message.get("status") in REFUSALS
             if not self._refused:
                 await self._forward(self._head(message))
         elif self._refused:
@@ -339,8 +340,7 @@ class _RequestHead(_Head):
         super().__init__(scope["headers"])
         self.method: bytes = scope["method"].encode()
         self.version: bytes = b"HTTP/" + scope["http_version"].encode()
-        self.target: bytes = scope["path"].encode()
-        self.path: bytes = self.target
+        self.path: bytes = scope["path"].encode()
 
 
 class _ResponseHead(_Head):
@@ -351,5 +351,5 @@ class _ResponseHead(_Head):
 
 def _with_body(scope: Scope, length: int) -> Scope:
     """The scope of a request that has another body, of `length` bytes, and takes no coded reply."""
-    fields = [field for field in scope["headers"] if field[0] not in _REPLACED]
+    fields = [field for field in scope["headers"] if field[0] not in REPLACED]
     return {**scope, "headers": [*fields, (b"content-length", b"%d" % length)]}

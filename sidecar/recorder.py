@@ -137,6 +137,7 @@ class Recorder:
         self.tap.later = None
         self.tap.finish()
         await asyncio.to_thread(self.writer.close, _WRITER_CLOSE_S)
+        self.reader.close()
 
     def _record(self, record: Record) -> None:
         self.writer.put(record)

@@ -83,7 +83,7 @@ class Settings(BaseSettings):
     run_dir: Path = Field(Path(".run"), description="Folder of logs and derived files of `specwatch up`.")
 
     draft_model: str | None = Field(None, description="Name of the draft model in each row.")
-    num_speculative_tokens: int | None = Field(None, ge=1, description="k, where replies do not tell it.")
+    num_speculative_tokens: int | None = Field(None, ge=1, description="k, for the fingerprint of each row.")
     baseline_share: float = Field(
         0.02, ge=0, le=0.5, description="Share of requests served without speculation, to compare latencies with."
     )

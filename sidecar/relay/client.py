@@ -74,6 +74,8 @@ class ClientConnection(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
         keep_alive(self.transport)
         self.relay.connections.add(self)
+        if self.relay.draining:  # its handshake had begun before
+            self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.relay.connections.discard(self)
@@ -124,6 +126,7 @@ class ClientConnection(asyncio.Protocol):
         if self.exchange is not None:
             self.exchange.resume_upstream()
         elif self._later:
+            self.resume_reading(PIPELINED)
             self._resume()
 
     def data_received(self, data: bytes) -> None:
@@ -293,5 +296,5 @@ def _has_left(transport: asyncio.Transport) -> bool:
     if connection is None:
         return False
     poll = select.poll()
-    poll.register(connection.fileno(), select.POLLRDHUP)
+    poll.register(connection.fileno(), getattr(select, "POLLRDHUP", select.POLLHUP))
     return bool(poll.poll(0))

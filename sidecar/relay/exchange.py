@@ -12,6 +12,7 @@ from .framing import Reframing, reframing
 from .http1 import HOP_BY_HOP, MAX_HEAD, UNTIL_CLOSE, ProtocolError, RequestHead, ResponseHead
 from .tunnel import Tunnel
 from .upstream import UPSTREAM, Choice, ConnectError, UpstreamConnection
+from .watch import REFUSALS, REPLACED
 
 if TYPE_CHECKING:
     from .client import ClientConnection
@@ -26,8 +27,6 @@ MAX_PENDING = 262_144
 MAX_DISCARDED = 1_048_576
 
 _EXPECT = frozenset((b"expect",))
-# A body that was changed has its own length; and only identity coding lets the added event be found again.
-_REPLACED = frozenset((b"expect", b"content-length", b"transfer-encoding", b"accept-encoding"))
 
 
 class _Sink(Protocol):
@@ -147,7 +146,8 @@ class Exchange:
 
     def client_broke(self, status: int, message: str) -> None:
         """The client's bytes are no HTTP: nothing more of them is forwarded."""
-        self._relay.refused += 1
+        if not self._over:
+            self._relay.refused += 1
         if self._status is None:
             self._fail(status, message, "bad_request", Outcome.CLIENT_ABORT)
         else:
@@ -156,12 +156,13 @@ class Exchange:
     def client_lost(self) -> None:
         """The client left. Its reply ends, or is read on for a while where its figures are wanted."""
         grace = self._relay.abort_grace_s
-        if grace is None or not self.request_done or self._connection is None or self._relay.draining:
+        watch = self._watch
+        wanted = watch is not None and self.request_done and self._connection is not None
+        if grace is None or watch is None or not wanted or self._relay.draining:
             self.abandon()
             return
         self._seen_out = self.bytes_out
-        if self._watch is not None:
-            self._watch.left()
+        watch.left()
         self._sink = _Nowhere()
         self._grace = asyncio.get_running_loop().call_later(grace, self.abandon)
         self._relay.abandoned.add(self)
@@ -182,7 +183,7 @@ class Exchange:
     def _request_head(self, length: int | None) -> bytes:
         """The head to forward; `length` is that of a changed body."""
         head = self._head
-        drop = self._relay.not_forwarded | (_EXPECT if length is None else _REPLACED)
+        drop = self._relay.not_forwarded | (_EXPECT if length is None else _EXPECT | REPLACED)
         lines = [head.start, *head.forwarded(drop)]
         if length is not None:
             lines.append(b"Content-Length: %d" % length)
@@ -304,8 +305,8 @@ class Exchange:
             self._upstream_broke(str(error))
             return
         # What is left is by far the commonest: a read that goes on as it is, and after it more will come.
-        self._sink.write(data)
         self.bytes_out += len(data)
+        self._sink.write(data)
         now = self._touched = self._relay.time()
         parts = body.parts
         if parts and self._watch is not None:
@@ -330,10 +331,10 @@ class Exchange:
                 self._tunnel(data[at:])
                 return
             if head.status != 100 and self._head.version == b"HTTP/1.1":
-                self._sink.write(data[at:end])
+                self._write(data[at:end])
             at = end
         self._partial = b""
-        if self._original is not None and head.status in (400, 422):
+        if self._original is not None and head.status in REFUSALS:
             self._resend_original()
             return
         self._original = None
@@ -381,12 +382,16 @@ class Exchange:
         else:
             out = start + (data[at:end] if end >= 0 else data[at:])
         if out:
-            self.bytes_out += len(out)
-            self._sink.write(out)
+            self._write(out)
         if parts and self._watch is not None and (anew is None or not anew.filters):
             self._watch.feed(parts[0] if len(parts) == 1 else b"".join(parts), now)
         if end >= 0:
             self._reply_done(surplus=end < len(data))
+
+    def _write(self, data: bytes) -> None:
+        """To the client."""
+        self.bytes_out += len(data)
+        self._sink.write(data)
 
     def _resend_original(self) -> None:
         """The upstream did not like the changed body: send the one the client wrote, once."""
@@ -427,7 +432,7 @@ class Exchange:
         reply = self._reply
         if reply is not None and reply.length == UNTIL_CLOSE and exc is None:
             if self._reframing is not None:
-                self._sink.write(self._reframing.rest())
+                self._write(self._reframing.rest())
             self._reply_done(surplus=False)
         elif reply is not None:
             self._cut(Outcome.TRUNCATED)
@@ -455,7 +460,7 @@ class Exchange:
         connection = self._connection
         client = self._client
         self._status = 101
-        client.transport.write(data)
+        self._write(data)
         if connection is not None:
             connection.exchange = None
             self._connection = None
@@ -492,10 +497,8 @@ class Exchange:
         if self._over:
             return
         self._drop_upstream()
-        reply = error_reply(status, message, code)
         self._status = status
-        self.bytes_out += len(reply)
-        self._sink.write(reply)
+        self._write(error_reply(status, message, code))
         self._finish(outcome)
         self._client.next(keep_alive=False)
 
@@ -504,7 +507,7 @@ class Exchange:
         self._drop_upstream()
         anew = self._reframing
         if anew is not None:
-            self._sink.write(anew.rest())
+            self._write(anew.rest())
         if (anew is not None and not anew.chunks) or (
             self._reply_body is not None and self._reply_body.ends_with_connection
         ):

@@ -73,10 +73,10 @@ class Relay:
         return bound
 
     def _look(self) -> None:
+        self._looking = asyncio.get_running_loop().call_later(_LOOK_EVERY_S, self._look)
         now = self.time()
         for connection in list(self.connections):
             connection.look(now)
-        self._looking = asyncio.get_running_loop().call_later(_LOOK_EVERY_S, self._look)
 
     async def drain(self, limit_s: float) -> int:
         """Stop accepting, let replies in flight reach their clients for up to `limit_s`.

@@ -71,7 +71,7 @@ class Upstream:
                 _, connection = await loop.create_connection(
                     lambda: UpstreamConnection(self), self.host, self.port, ssl=self._tls
                 )
-        except (OSError, TimeoutError) as error:
+        except (OSError, TimeoutError, UnicodeError) as error:
             reason = "did not accept a connection in time" if isinstance(error, TimeoutError) else str(error)
             if not self.retry_at:
                 _log.warning("upstream %s (%s) cannot be reached: %s", self.name, self.url, reason)

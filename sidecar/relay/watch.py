@@ -6,6 +6,12 @@ from typing import Protocol
 from ..record import Arm, Outcome
 from .http1 import RequestHead, ResponseHead
 
+#: Fields that a changed body leaves no sense to: it has a length of its own, and only identity coding lets what it
+#: adds to the reply be found again.
+REPLACED = frozenset((b"content-length", b"transfer-encoding", b"accept-encoding"))
+#: Statuses that may mean that the change was not liked.
+REFUSALS = (400, 422)
+
 
 class Watch(Protocol):
     """One exchange's watcher. It sees copies, after they were forwarded, and never raises.

@@ -29,7 +29,7 @@ class Reply(msgspec.Struct, gc=False):
     #: It is the terminal event of its API.
     last: bool = False
     acceptance: Acceptance | None = None
-    #: It has the engine's metrics, with acceptance figures or without.
+    #: It has the engine's metrics, with acceptance figures or without (chat and completions).
     measured: bool = False
     #: Time the request waited in the engine, as the engine measured it.
     queue_ms: float | None = None

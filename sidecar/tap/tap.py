@@ -56,8 +56,7 @@ class RequestHead(Protocol):
     method: bytes
     version: bytes
 
-    @property
-    def path(self) -> bytes: ...
+    path: bytes
 
     def value(self, name: bytes) -> bytes | None: ...
 

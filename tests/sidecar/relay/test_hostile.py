@@ -313,3 +313,48 @@ async def test_a_tunnel_whose_upstream_takes_nothing_does_not_outlive_its_client
         await asyncio.sleep(0.3)
         writer.transport.abort()
         await asyncio.wait_for(upstream.closed_by_peer.wait(), 10)
+
+
+async def test_a_large_request_behind_a_reply_not_yet_taken_is_served() -> None:
+    body = b"y" * 4_000_000
+
+    async def handler(upstream: Upstream, reader: Reader, writer: Writer) -> None:
+        for reply in (b"x" * 20_000_000, b"ok"):
+            await upstream.read_request(reader)
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(reply), reply))
+
+    async with running(handler) as upstream, proxy(upstream.url) as made:
+        reader, writer = await made.connect()
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(GET + b"POST /y HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        await asyncio.sleep(0.5)
+        writer.transport.resume_reading()  # type: ignore[attr-defined]
+        await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+        await asyncio.wait_for(reader.readexactly(20_000_000), 10)
+        assert (await asyncio.wait_for(reader.readuntil(b"ok"), 10)).startswith(b"HTTP/1.1 200 ")
+        assert upstream.bodies[-1] == body
+        writer.close()
+
+
+async def test_what_nobody_watches_is_not_read_on_for_a_client_that_left() -> None:
+    async def handler(upstream: Upstream, reader: Reader, writer: Writer) -> None:
+        await upstream.read_request(reader)
+        await asyncio.sleep(0.3)
+        writer.write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n")
+        await reader.read()
+        upstream.closed_by_peer.set()
+
+    async with running(handler) as upstream, proxy(upstream.url, relay={"abort_grace_s": 60.0}) as made:
+        _, writer = await made.connect()
+        writer.write(b"GET /x HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n")
+        await asyncio.sleep(0.1)
+        writer.close()
+        await asyncio.wait_for(upstream.closed_by_peer.wait(), 5)
+        assert not made.relay.abandoned
+        await settled(made)
+
+
+async def test_a_host_that_is_no_name_is_a_bad_gateway() -> None:
+    async with proxy("http://a..b:80") as made:
+        assert (await made.exchange(post(b"{}"))).startswith(b"HTTP/1.1 502 ")
+        assert made.choices[0].upstream.in_flight == 0
