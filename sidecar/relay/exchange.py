@@ -155,10 +155,9 @@ class Exchange:
 
     def client_lost(self) -> None:
         """The client left. Its reply ends, or is read on for a while where its figures are wanted."""
-        grace = self._relay.abort_grace_s
-        watch = self._watch
-        wanted = watch is not None and self.request_done and self._connection is not None
-        if grace is None or watch is None or not wanted or self._relay.draining:
+        grace, watch = self._relay.abort_grace_s, self._watch
+        under_way = self.request_done and self._connection is not None
+        if grace is None or watch is None or not under_way or self._relay.draining:
             self.abandon()
             return
         self._seen_out = self.bytes_out

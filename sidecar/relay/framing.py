@@ -14,11 +14,10 @@ class Reframing:
     to put in.
     """
 
-    __slots__ = ("_filter", "added", "chunks", "dropped", "filters")
+    __slots__ = ("_filter", "added", "chunks", "dropped")
 
     def __init__(self, head: ResponseHead, filter_: Watch | None) -> None:
         self._filter = filter_
-        self.filters = filter_ is not None
         self.added: list[bytes] = []
         self.chunks = filter_ is not None and head.length != UNTIL_CLOSE and head.version == b"HTTP/1.1"
         if not self.chunks:
@@ -27,6 +26,10 @@ class Reframing:
             self.dropped = HOP_BY_HOP | {b"content-length"}
             if head.length != CHUNKED:
                 self.added.append(b"Transfer-Encoding: chunked")
+
+    @property
+    def filters(self) -> bool:
+        return self._filter is not None
 
     def feed(self, parts: list[bytes], now: float, *, last: bool) -> bytes:
         """Bytes for the client for the `parts` of one read; with `last` those that end the reply."""

@@ -49,13 +49,17 @@ class SseReader:
         if self._line:
             self._field(bytes(self._line))
             self._line.clear()
+        self._ended(events)
+        return events
+
+    def _ended(self, events: list[bytes]) -> None:
+        """Add the event that ends here, if there is one."""
         if self._data and self._size >= 0:
             events.append(b"\n".join(self._data))
         elif self._size < 0:
             self.overflows += 1
         self._data = []
         self._size = 0
-        return events
 
     def _lines(self, data: bytes) -> list[bytes]:
         events: list[bytes] = []
@@ -77,12 +81,7 @@ class SseReader:
                 self._field(line)
             else:
                 self._first = False
-                if self._data and self._size >= 0:
-                    events.append(b"\n".join(self._data))
-                elif self._size < 0:
-                    self.overflows += 1
-                self._data = []
-                self._size = 0
+                self._ended(events)
         self._after_cr = data.endswith(b"\r")
         rest = data[at:]
         if self._size >= 0 and self._size + len(self._line) + len(rest) <= MAX_EVENT:

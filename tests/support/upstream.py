@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import socket
 import ssl
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
@@ -72,6 +74,12 @@ async def running(handler: Handler, *, port: int = 0, tls: ssl.SSLContext | None
             task.cancel()
         with suppress(asyncio.CancelledError):
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def resets_at_its_end(writer: asyncio.StreamWriter) -> None:
+    """Have the connection end with a reset, whatever was read and written."""
+    no_linger = struct.pack("ii", 1, 0)
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, no_linger)
 
 
 def replying(*replies: bytes, close: bool = False) -> Handler:

@@ -1,12 +1,10 @@
 """Peers that are odd, slow or hostile: nothing leaks, hangs, grows or reaches another client."""
 
 import asyncio
-import socket
-import struct
 
 import pytest
 from support.proxy import Proxy, post, proxy
-from support.upstream import Upstream, chat_stream, chunked, echo, json_reply, replying, running
+from support.upstream import Upstream, chat_stream, chunked, echo, json_reply, replying, resets_at_its_end, running
 
 from sidecar.record import Outcome
 from sidecar.relay.body import ChunkedBody
@@ -177,8 +175,7 @@ async def test_a_cut_reply_without_a_length_does_not_look_complete() -> None:
         await upstream.read_request(reader)
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\npart")
         await asyncio.sleep(0.1)
-        reset = struct.pack("ii", 1, 0)
-        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+        resets_at_its_end(writer)
 
     async with running(handler) as upstream, proxy(upstream.url) as made:
         reader, writer = await made.connect()

@@ -3,12 +3,11 @@
 import asyncio
 import socket
 import ssl
-import struct
 
 import pytest
 import trustme
 from support.proxy import body_of, post, proxy
-from support.upstream import Upstream, chat_stream, chunked, json_reply, replying, running
+from support.upstream import Upstream, chat_stream, chunked, json_reply, replying, resets_at_its_end, running
 
 from sidecar.record import Outcome
 
@@ -90,8 +89,7 @@ async def test_c21_a_cut_reply_without_a_length_looks_cut_over_tls(
         writer.write(b"HTTP/1.1 200 OK\r\n\r\nhalf")
         await writer.drain()
         await asyncio.sleep(0.1)
-        reset = struct.pack("ii", 1, 0)
-        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+        resets_at_its_end(writer)
 
     async with running(handler) as upstream, proxy(upstream.url, tls=server) as made:
         with pytest.raises((ConnectionError, ssl.SSLError)):
