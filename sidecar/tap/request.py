@@ -1,6 +1,7 @@
-"""What a generation request asks for, and the one change the sidecar may make to it."""
+"""What a generation request asks for, and the two changes the sidecar may make to it."""
 
 import json
+import re
 from typing import Any
 
 import msgspec
@@ -18,6 +19,9 @@ _USUAL = {b"/v1" + suffix: name for suffix, name in _ENDPOINTS.items()}
 _WITH_STREAM_OPTIONS = frozenset(("chat_completions", "completions"))
 
 _USAGE = b'"stream_options":{"include_usage":true}'
+_SPACE = b" \t\r\n"
+_no_space = re.compile(r"[^ \t\r\n]")
+_value_at = json.JSONDecoder().raw_decode
 
 
 class Request(msgspec.Struct):
@@ -30,6 +34,7 @@ class Request(msgspec.Struct):
     prompt: msgspec.Raw = msgspec.Raw(b"null")
     metadata: Any = None
     stream_options: Any | msgspec.UnsetType = msgspec.UNSET
+    vllm_xargs: Any = None
 
     @property
     def streaming(self) -> bool:
@@ -45,6 +50,14 @@ class Request(msgspec.Struct):
     def usage_declined(self) -> bool:
         """The client itself said that it wants no usage."""
         return isinstance(self.stream_options, dict) and self.stream_options.get("include_usage") is False
+
+    @property
+    def plain(self) -> bool:
+        """The client itself asked for no speculation, in a way that the engine plugin takes for that."""
+        own = self.vllm_xargs
+        if not isinstance(own, dict) or "speculative" not in own:
+            return False
+        return str(own["speculative"]).strip().lower() in ("false", "0", "0.0", "no", "off")
 
 
 _decoder = msgspec.json.Decoder(Request)
@@ -95,9 +108,57 @@ def with_usage(endpoint: str, request: Request, body: bytes) -> bytes | None:
         return None
     if request.stream_options is not msgspec.UNSET:
         return None
-    # Decoded as an object with `stream` in it, so the body ends in } and is not empty before it.
-    end = body.rstrip(b" \t\r\n")
-    return end[:-1] + b"," + _USAGE + b"}" + body[len(end) :]
+    return _with_member(body, _USAGE)
+
+
+def without_speculation(request: Request, body: bytes) -> bytes | None:
+    """The body with no speculation asked of the engine plugin, every other byte kept; None where that cannot be.
+
+    What the client has in `vllm_xargs` is repeated as it wrote it, as of two members of a name the last one counts.
+    A `vllm_xargs` that is no object is for the upstream to refuse.
+    """
+    own = request.vllm_xargs
+    if own is not None and not isinstance(own, dict):
+        return None
+    try:
+        members = _last_object(body, "vllm_xargs") + b"," if own else b""
+    except (ValueError, RecursionError):
+        return None
+    return _with_member(body, b'"vllm_xargs":{' + members + b'"speculative":false}')
+
+
+def _with_member(body: bytes, member: bytes) -> bytes | None:
+    """A JSON object with one more member at its end; None where it is in another encoding than UTF-8."""
+    if not json.detect_encoding(body).startswith("utf-8"):
+        return None
+    end = body.rstrip(_SPACE)
+    start = end[:-1]
+    comma = b"" if start.rstrip(_SPACE).endswith(b"{") else b","
+    return start + comma + member + b"}" + body[len(end) :]
+
+
+def _last_object(body: bytes, name: str) -> bytes:
+    """What stands between the braces of the last member `name`, an object, of a JSON object. Raises ValueError."""
+    text = body.decode("utf-8", "surrogatepass")
+    found = ""
+    at = _skip(text, text.index("{") + 1)
+    while text[at] == '"':
+        key, at = _value_at(text, at)
+        start = _skip(text, _skip(text, at) + 1)
+        _, at = _value_at(text, start)
+        if key == name:
+            found = text[start:at]
+        at = _skip(text, at)
+        if text[at] == ",":
+            at = _skip(text, at + 1)
+    return found[1:-1].encode("utf-8", "surrogatepass")
+
+
+def _skip(text: str, at: int) -> int:
+    """Where the next character is that is no space; text that is JSON has one."""
+    found = _no_space.search(text, at)
+    assert found is not None
+    return found.start()
 
 
 def _prompts(prompt: bytes) -> int:
