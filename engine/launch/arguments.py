@@ -13,8 +13,11 @@ from .config import EngineConfig
 CPU_KV_CACHE_BYTES = 2**30
 """On the CPU build the default would be most of the machine's memory; 1 GiB serves small models."""
 
-QUIET_ENDPOINTS = "/health,/metrics"
+QUIET_ENDPOINTS = "/health,/metrics,/specwatch/v1/engine"
 """Polled every few seconds; their access lines would fill the log."""
+
+CONTROL = "specwatch_engine.plugin.control.Control"
+"""The plugin's control route; it refuses all orders unless SPECWATCH_ENGINE_TOKEN is set."""
 
 _REPEATED = frozenset({"middleware"})
 """vLLM arguments whose list is written by repeating the flag."""
@@ -66,6 +69,7 @@ def arguments(config: EngineConfig, engine: Engine, environ: Mapping[str, str]) 
         # vLLM refuses the first without speculation, and the second only adds timings beside it.
         argv += ["--per-request-spec-decode-metrics", "detailed", "--enable-per-request-metrics"]
     argv += ["--disable-access-log-for-endpoints", QUIET_ENDPOINTS] if _polled(config) else []
+    argv += ["--middleware", CONTROL]
     for name, value in config.extra_args.items():
         argv += _flag(name, value)
     return argv

@@ -35,7 +35,8 @@ def test_the_whole_command_line() -> None:
         *("--max-num-seqs", "256"),
         *("--speculative-config", '{"model": "c/d", "num_speculative_tokens": 4}'),
         *("--per-request-spec-decode-metrics", "detailed", "--enable-per-request-metrics"),
-        *("--disable-access-log-for-endpoints", "/health,/metrics"),
+        *("--disable-access-log-for-endpoints", "/health,/metrics,/specwatch/v1/engine"),
+        *("--middleware", "specwatch_engine.plugin.control.Control"),
     ]
 
 

@@ -1,0 +1,96 @@
+"""Whether a checkpoint can take the place of the one that the draft model was loaded from.
+
+vLLM overwrites the weights of a running model without asking; where one does not fit, the engine dies. So all
+that files can tell is compared before anything is touched. Standard library only; no weight is read.
+Format: https://github.com/huggingface/safetensors#format.
+"""
+
+import json
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+#: Longest header that safetensors itself accepts, bytes.
+_MAX_HEADER = 100_000_000
+#: Differences that are named in a message.
+_NAMED = 3
+
+
+def differences(present: Path, wanted: Path) -> str:
+    """Why the checkpoint in folder `wanted` cannot replace that in `present`; empty where it can."""
+    try:
+        if not wanted.is_dir():
+            return f"{wanted} is no folder on the engine's machine"
+        old, new = headers(present), headers(wanted)
+        if not new:
+            return f"{wanted} has no *.safetensors file"
+        if not old:
+            return f"the running draft model's checkpoint {present} has no *.safetensors file to compare with"
+        return _tensors(old, new) or _vocabulary(present, wanted)
+    except (OSError, ValueError) as error:
+        return str(error)
+
+
+def headers(folder: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Every tensor's dtype and shape. Raises OSError, or ValueError where a file is not of that format."""
+    found: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        with file.open("rb") as stream:
+            try:
+                (length,) = struct.unpack("<Q", stream.read(8))
+                if length > _MAX_HEADER:
+                    raise ValueError(f"its header claims {length} bytes")
+                header = json.loads(stream.read(length))
+                header.pop("__metadata__", None)
+                found |= {name: (entry["dtype"], tuple(entry["shape"])) for name, entry in header.items()}
+            except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
+                raise ValueError(f"{file} is not a safetensors file: {error}") from None
+    return found
+
+
+def _tensors(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    lines = [f"{name} is missing" for name in sorted(old.keys() - new.keys())]
+    lines += [f"{name} is not in the running model" for name in sorted(new.keys() - old.keys())]
+    for name in sorted(old.keys() & new.keys()):
+        if old[name] != new[name]:
+            lines.append(f"{name} is {_shape(new[name])}, the running model's is {_shape(old[name])}")
+    if not lines:
+        return ""
+    more = f", and {len(lines) - _NAMED} more" if len(lines) > _NAMED else ""
+    return "its weights have another shape: " + "; ".join(lines[:_NAMED]) + more
+
+
+def _shape(entry: tuple[str, tuple[int, ...]]) -> str:
+    return f"{entry[0]} {'x'.join(map(str, entry[1]))}"
+
+
+def _vocabulary(present: Path, wanted: Path) -> str:
+    old_size, new_size = (_read(folder / "config.json").get("vocab_size") for folder in (present, wanted))
+    if None not in (old_size, new_size) and old_size != new_size:
+        return f"its vocabulary has {new_size} tokens, the running model's {old_size}"
+    old, new = _tokens(present), _tokens(wanted)
+    if not old or not new:
+        return ""
+    moved = sorted((number, token) for token, number in new.items() if old.get(token) != number)
+    gone = len(old.keys() - new.keys())
+    if not moved and not gone:
+        return ""
+    named = ", ".join(f"{token!r} is {number}, not {old.get(token)}" for number, token in moved[:_NAMED])
+    return f"its tokenizer gives {len(moved) or gone} tokens another id" + (f": {named}" if named else "")
+
+
+def _tokens(folder: Path) -> dict[str, int]:
+    """Token to id, added tokens included; empty where there is no tokenizer.json with a map."""
+    tokenizer = _read(folder / "tokenizer.json")
+    vocabulary = tokenizer.get("model", {}).get("vocab")
+    if not isinstance(vocabulary, dict):
+        return {}
+    return vocabulary | {token["content"]: token["id"] for token in tokenizer.get("added_tokens") or ()}
+
+
+def _read(file: Path) -> dict[str, Any]:
+    if not file.exists():
+        return {}
+    value = json.loads(file.read_bytes())
+    return value if isinstance(value, dict) else {}
