@@ -55,6 +55,7 @@ class Sidecar:
         try:
             self.recorder.start()
             await self.recorder.restore()
+            self.recorder.start_feed()
             self.recorder.start_admin()
             try:
                 port = await self.relay.start(host, port, self._tls)

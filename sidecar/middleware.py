@@ -112,6 +112,10 @@ class Specwatch:
             _log.exception("Specwatch is off, and requests are not recorded")
             return
         try:
+            recorder.start_feed()
+        except StartError as error:
+            _log.error("Specwatch records, but without the engine's events: %s", error)
+        try:
             recorder.start_admin()
             _log.info("requests are recorded, admin on %s", settings.admin)
         except StartError as error:

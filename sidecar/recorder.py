@@ -24,6 +24,7 @@ from .api.deps import ApiDeps
 from .api.models import FallbackState
 from .control.facts import read_facts
 from .control.fallback import Decision, Fallback, Mode, State
+from .engine_feed.feed import EngineFeed, FeedError
 from .metrics import CONTENT_TYPE, Live, Metrics
 from .probes.acceptance import CountWindow
 from .record import Outcome, Record
@@ -85,6 +86,8 @@ class Recorder:
             raise SettingsError(str(error)) from None
         self.tasks = Tasks()
         self.window = CountWindow()
+        #: What the engine tells by itself; None where nobody asked for it.
+        self.feed = None if settings.engine_events is None else EngineFeed(settings.engine_events)
         self._urls = urls
         self._traffic = traffic
         self._transport = transport
@@ -117,6 +120,14 @@ class Recorder:
         self.tap.later = partial(asyncio.get_running_loop().call_later, _READ_AFTER_S)
         self.tasks.spawn(self._keep_facts(), "facts")
 
+    def start_feed(self) -> None:
+        """Listen on `engine_events`, where that is set. Raises StartError if the socket cannot be had."""
+        if self.feed is not None:
+            try:
+                self.feed.start()
+            except FeedError as error:
+                raise StartError(str(error)) from None
+
     def start_admin(self) -> None:
         """Listen on `admin`. Raises StartError if the address cannot be had."""
         listener = _listen("admin", self.settings.admin)
@@ -134,6 +145,8 @@ class Recorder:
             server.should_exit = True
             await asyncio.wait((task,), timeout=_ADMIN_CLOSE_S)
         await self.tasks.close()
+        if self.feed is not None:
+            self.feed.stop()
         self.tap.later = None
         self.tap.finish()
         await asyncio.to_thread(self.writer.close, _WRITER_CLOSE_S)

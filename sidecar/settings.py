@@ -82,6 +82,12 @@ class Settings(BaseSettings):
     demo: bool = Field(False, description="`specwatch up` prepares the demo models and sends demo traffic.")
     run_dir: Path = Field(Path(".run"), description="Folder of logs and derived files of `specwatch up`.")
 
+    engine_events: Path | None = Field(
+        None,
+        description="Unix socket on which the sidecar listens for the events of the engine's plugin, which tell the "
+        "figures of every request; the engine is given the same path.",
+    )
+
     draft_model: str | None = Field(None, description="Name of the draft model in each row.")
     num_speculative_tokens: int | None = Field(None, ge=1, description="k, for the fingerprint of each row.")
     baseline_share: float = Field(
