@@ -118,3 +118,9 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     fingerprint: str | None = None
     bytes_in: int = 0
     bytes_out: int = 0
+    #: Id of the reply, as the upstream calls it.
+    reply_id: str | None = None
+    #: Replies asked for: `n` times the prompts; None where the request was not read.
+    replies: int | None = None
+    #: First to last content of a stream.
+    content_ms: float | None = None

@@ -31,6 +31,7 @@ class _Usage(msgspec.Struct, gc=False):
 class _Body(msgspec.Struct, gc=False):
     """A reply or an event of one; the same fields mean the same in both."""
 
+    id: str | None = None
     object: str | None = None
     type: str | None = None
     model: str | None = None
@@ -76,6 +77,7 @@ def _tell(body: _Body) -> Reply:
         acceptance,
         metrics is not None,
         queue_ms,
+        body.id,
     )
 
 

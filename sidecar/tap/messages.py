@@ -23,6 +23,7 @@ class _Usage(msgspec.Struct, gc=False):
 
 
 class _Message(msgspec.Struct, gc=False):
+    id: str | None = None
     model: str | None = None
     usage: _Usage | None = None
 
@@ -31,6 +32,7 @@ class _Body(msgspec.Struct, gc=False):
     """A message, or an event of one."""
 
     type: str | None = None
+    id: str | None = None
     object: str | None = None
     model: str | None = None
     message: _Message | str | None = None
@@ -49,6 +51,7 @@ def _tell(body: _Body) -> Reply:
         body.stop_reason,
         error=kind == "error" or body.error is not None or body.object == "error" or body.detail is not None,
         last=kind == "message_stop",
+        id=body.id,
     )
     if kind == "content_block_delta" and delta is not None:
         reply.content = any(value for key, value in delta.items() if key != "type")
@@ -57,6 +60,7 @@ def _tell(body: _Body) -> Reply:
         reply.finish_reason = reason if isinstance(reason, str) else None
     elif kind == "message_start" and isinstance(body.message, _Message):
         reply.model = body.message.model
+        reply.id = body.message.id
         if body.message.usage is not None:
             # Its output tokens are none yet, whatever it says.
             reply.usage = True

@@ -33,6 +33,8 @@ class Reply(msgspec.Struct, gc=False):
     measured: bool = False
     #: Time the request waited in the engine, as the engine measured it.
     queue_ms: float | None = None
+    #: Id of the whole reply.
+    id: str | None = None
 
 
 #: Reads a whole reply or the data of one event. None for what is no JSON object.

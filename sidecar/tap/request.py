@@ -44,7 +44,7 @@ class Request(msgspec.Struct):
     def replies(self) -> int:
         """Replies asked for; more than one has no acceptance figures of its own."""
         several = self.n if type(self.n) is int and self.n > 1 else 1
-        return several * _prompts(bytes(self.prompt))
+        return several * _prompts(self.prompt)
 
     @property
     def usage_declined(self) -> bool:
@@ -161,9 +161,11 @@ def _skip(text: str, at: int) -> int:
     return found.start()
 
 
-def _prompts(prompt: bytes) -> int:
+def _prompts(prompt: msgspec.Raw) -> int:
     """Prompts in a `prompt` value: a list of strings or of token lists is several."""
-    if prompt[:1] != b"[":
+    # Mostly it is one text, or many thousand tokens: the first bytes tell.
+    start = bytes(memoryview(prompt)[:64])
+    if start[:1] != b"[" or start[1:].lstrip()[:1].isdigit():
         return 1
     items = _list.decode(prompt)
     return len(items) if items and bytes(items[0])[:1] in (b'"', b"[") else 1

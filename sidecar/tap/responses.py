@@ -21,6 +21,7 @@ class _Incomplete(msgspec.Struct, gc=False):
 
 
 class _Response(msgspec.Struct, gc=False):
+    id: str | None = None
     object: str | None = None
     status: str | None = None
     model: str | None = None
@@ -52,6 +53,7 @@ def _tell(body: _Body) -> Reply:
         or body.detail is not None,
         content=bool(body.delta) and kind.endswith(".delta"),
         last=kind in _TERMINAL,
+        id=response.id,
     )
     if response.status in _ENDED:
         incomplete = response.incomplete_details

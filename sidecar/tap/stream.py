@@ -107,14 +107,14 @@ class Stream:
         if head and event.startswith(head) and event.endswith(rest or tail):
             return
         text = _TEXT.search(data)
-        if text is None or reply != Reply(reply.model, content=True):
+        if text is None or reply != Reply(reply.model, content=True, id=reply.id):
             return
         self._tries -= 1
         start, end = text.end(), _STRING.sub(b"", data[text.end() :], 1)
         # Without this string it is no content, so that the string is what makes it content. A quote, a colon and a
         # quote stand in JSON only where a string begins; whatever text comes there, all else means the same.
         if (
-            self._read(data[:start] + end) == Reply(reply.model)
+            self._read(data[:start] + end) == Reply(reply.model, id=reply.id)
             and event.startswith(_FIRST)
             and event.endswith(data + b"\n\n")
             and not any(each in event for each in _NOT_PLAIN)
@@ -135,6 +135,7 @@ class Stream:
                 self.first_at = now
             self.end_at = now
         found.model = found.model or reply.model
+        found.id = found.id or reply.id
         found.finish_reason = reply.finish_reason or found.finish_reason
         found.counted_tokens += reply.counted_tokens
         found.error |= reply.error

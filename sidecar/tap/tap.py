@@ -30,6 +30,8 @@ MAX_REPLY = 8 * 1024 * 1024
 MAX_LINES = 32_768
 #: Characters of a scenario, model or request name that are kept.
 MAX_NAME = 200
+#: The same of a reply's id, which is of no use when cut.
+MAX_REPLY_ID = 512
 #: Bytes of a body in which scenario rules are searched.
 _RULE_BYTES = 4_096
 
@@ -400,6 +402,7 @@ class Tap:
         tokens = found.completion_tokens
         if tokens is None:
             tokens = found.counted_tokens or None
+        content_ms = None if stream is None else _content_ms(stream)
         # By position, in the order of the fields: by name this would take ten times as long.
         return Record(
             self._request_id or _new_id(),
@@ -421,13 +424,16 @@ class Tap:
             tokens,
             None if stream is None or stream.first_at is None else _ms(stream.first_at - self._started),
             _ms(now - self._started),
-            None if stream is None else _tpot_ms(stream, tokens),
+            None if content_ms is None or tokens is None or tokens < 2 else content_ms / (tokens - 1),
             None if self._max_gap < 0 else _ms(self._max_gap),
             found.queue_ms,
             self._concurrency,
             facts.fingerprint,
             bytes_in,
             bytes_out,
+            found.id if found.id is None or len(found.id) <= MAX_REPLY_ID else None,
+            None if request is None else request.replies,
+            content_ms,
         )
 
     def _missing(self, found: Reply, outcome: Outcome, *, speculative: bool) -> str:
@@ -470,10 +476,10 @@ def _ms(seconds: float) -> float:
     return int(seconds * 1e6 + 0.5) / 1e3
 
 
-def _tpot_ms(stream: Stream, tokens: int | None) -> float | None:
-    if tokens is None or tokens < 2 or stream.first_at is None or stream.end_at is None:
+def _content_ms(stream: Stream) -> float | None:
+    if stream.first_at is None or stream.end_at is None:
         return None
-    return (stream.end_at - stream.first_at) * 1e3 / (tokens - 1)
+    return (stream.end_at - stream.first_at) * 1e3
 
 
 def _number(value: object) -> float | None:

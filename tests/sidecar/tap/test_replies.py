@@ -116,7 +116,8 @@ RESPONSE = {"object": "response", "model": "m", "status": "in_progress", "error"
         ("one that was cut", RESPONSE | {"status": "incomplete", "incomplete_details": None}, Reply("m", "incomplete")),
         ("one that failed", RESPONSE | {"status": "failed", "error": {"code": "x"}}, Reply("m", "failed", error=True)),
         ("one in the background", RESPONSE | {"status": "queued"}, Reply("m")),
-        ("created", {"type": "response.created", "response": RESPONSE}, Reply("m")),
+        ("created", {"type": "response.created", "response": RESPONSE | {"id": "resp_1"}}, Reply("m", id="resp_1")),
+        ("an id of another kind", {"item_id": "msg_1", "id": 3, "response": RESPONSE | {"id": 3}}, Reply("m")),
         ("text", {"type": "response.output_text.delta", "delta": "x"}, Reply(content=True)),
         ("empty text", {"type": "response.output_text.delta", "delta": ""}, Reply()),
         ("reasoning", {"type": "response.reasoning_text.delta", "delta": "x"}, Reply(content=True)),
@@ -174,7 +175,7 @@ def delta(kind: str, **fields: object) -> dict[str, Any]:
         (
             "a whole message",
             MESSAGE | {"stop_reason": "end_turn", "usage": {"input_tokens": 5, "output_tokens": 10}},
-            Reply("m", "end_turn", 5, 10, usage=True),
+            Reply("m", "end_turn", 5, 10, usage=True, id="msg_1"),
         ),
         (
             "a prompt with cached parts",
@@ -187,17 +188,17 @@ def delta(kind: str, **fields: object) -> dict[str, Any]:
                     "output_tokens": 1,
                 }
             },
-            Reply("m", None, 25, 1, usage=True),
+            Reply("m", None, 25, 1, usage=True, id="msg_1"),
         ),
         (
             "the start, whose output tokens are none yet",
             {"type": "message_start", "message": MESSAGE | {"usage": {"input_tokens": 5, "output_tokens": 1}}},
-            Reply("m", None, 5, usage=True),
+            Reply("m", None, 5, usage=True, id="msg_1"),
         ),
         (
             "the start where the engine does not know the prompt's length yet",
             {"type": "message_start", "message": MESSAGE | {"usage": {"input_tokens": 0, "output_tokens": 0}}},
-            Reply("m", usage=True),
+            Reply("m", usage=True, id="msg_1"),
         ),
         ("a block begins", {"type": "content_block_start", "content_block": {"type": "text", "text": ""}}, Reply()),
         ("text", delta("text_delta", text="x"), Reply(content=True)),
@@ -228,7 +229,7 @@ def delta(kind: str, **fields: object) -> dict[str, Any]:
         (
             "figures where a later engine may put them",
             MESSAGE | {"metrics": METRICS},
-            Reply("m", acceptance=FIGURES, queue_ms=1.5),
+            Reply("m", acceptance=FIGURES, queue_ms=1.5, id="msg_1"),
         ),
     ],
 )

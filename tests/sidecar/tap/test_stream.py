@@ -76,7 +76,7 @@ def test_a_quote_in_a_text_is_read() -> None:
         stream.feed(chat_chunk({"content": text}), float(number))
     assert [data for data in given_ if b'c\\"' in data or b"d\\\\" in data]
     assert stream.end_at == 4.0
-    assert stream.found == Reply("m")
+    assert stream.found == Reply("m", id="chatcmpl-1")
 
 
 def test_an_event_without_text_is_no_content() -> None:
