@@ -54,6 +54,8 @@ class Listener:
         self.steps = 0
         self.dropped = 0
         self.gaps = 0
+        #: Tokens drafted in each step of a number.
+        self.drafted: dict[int, int] = {}
         #: Set: packets are not taken any more, while the connection stays.
         self.asleep = threading.Event()
         self._next = 1
@@ -105,7 +107,8 @@ class Listener:
         self._next = first + len(steps)
         self.steps += len(steps)
         self.dropped = dropped
-        for started, ids, emitted, drafted, invalid, finished in steps:
+        for at, (started, ids, emitted, drafted, invalid, finished) in enumerate(steps, first):
+            self.drafted[at] = sum(map(len, drafted.values()))
             for name, tokens in started:
                 self.requests[name] = Told(tokens)
             for name, tokens in zip(ids, emitted, strict=True):

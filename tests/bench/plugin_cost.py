@@ -1,0 +1,201 @@
+"""What the engine plugin costs: `python tests/bench/plugin_cost.py [--rounds 12] [--steps-only]`.
+
+First the plugin's own work a verify step, by batch size, with somebody listening and without: processor time of the
+thread, medians. Then a real vLLM on the CPU, twice: with the plugin away, and with it loaded. Each round sends the
+same requests to the first, to the second while nobody listens, and to the second while all is captured, in turning
+order. Given are medians over the rounds of tokens a second, and of the processor time of all the engine's processes
+a token, each also as the ratio to the plugin away in the same round.
+"""
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace as Thing
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from specwatch_engine.plugin import compat
+from support.engine import Engine, Listener, engine
+
+MODELS = Path(__file__).parents[2] / "engine" / "demo" / "models"
+K = 4
+CONCURRENCY = 8
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--tokens", type=int, default=200, help="of each of the 16 replies of a run")
+    parser.add_argument("--layers", type=int, default=24, help="of the target")
+    parser.add_argument("--steps-only", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        steps(Path(folder))
+        if not options.steps_only:
+            engines(Path(folder), options)
+
+
+# ---- the plugin alone
+
+
+def steps(folder: Path) -> None:
+    print("microseconds a step   batch   nobody listens   captured")
+    for size in (1, 8, 16, 64, 256):
+        figures = []
+        for listening in (False, True):
+            path = folder / "steps.sock"
+            listener = Listener(path) if listening else None
+            figures.append(_step_us(size, path if listening else folder / "nobody.sock"))
+            if listener is not None:
+                listener.close()
+        print(f"                      {size:5d}   {figures[0]:14.1f}   {figures[1]:8.1f}")
+
+
+def _step_us(size: int, path: Path) -> float:
+    os.environ[compat.EVENTS] = str(path)
+    requests = {
+        f"chatcmpl-{i:016x}-{i:08x}": Thing(request_id=f"chatcmpl-{i:016x}-{i:08x}", spec_token_ids=[1] * K)
+        for i in range(size)
+    }
+    model = Thing(model="m", tokenizer="t")
+    scheduler: Any = Thing(
+        vllm_config=Thing(
+            speculative_config=Thing(
+                method="draft_model",
+                draft_model_config=model,
+                parallel_drafting=False,
+                uses_draft_model=lambda: True,
+                use_eagle=lambda: False,
+            ),
+            parallel_config=Thing(data_parallel_index=0, data_parallel_size=1),
+            model_config=model,
+        ),
+        num_spec_tokens=K,
+        dynamic_sd_lookup=None,
+        max_num_running_reqs=size,
+        use_v2_model_runner=False,
+        running=list(requests.values()),
+        waiting=[],
+        requests=requests,
+    )
+    watch = compat._Watch(scheduler)
+    scheduled = Thing(
+        scheduled_spec_decode_tokens={name: [1000 + i for i in range(K)] for name in requests},
+        num_invalid_spec_tokens=None,
+    )
+    output = Thing(req_ids=list(requests), sampled_token_ids=[[1000, 1001, 77] for _ in requests])
+    taken = []
+    for _ in range(60):
+        began = time.thread_time_ns()
+        for _ in range(32):
+            watch.before_schedule(scheduler)
+            watch.before_update(scheduler, scheduled, output)
+            watch.counted = size
+            watch.after_update()
+        taken.append((time.thread_time_ns() - began) / 32e3)
+        time.sleep(0.002)  # for the listener
+    watch.events.close()
+    return statistics.median(taken[10:])
+
+
+# ---- a whole engine
+
+
+def engines(folder: Path, options: argparse.Namespace) -> None:
+    from specwatch_engine.demo.prepare import prepare
+
+    models = prepare(folder / "models", layers=options.layers)
+    config = {
+        "model": str(models["target"]),
+        "served_model_name": "demo",
+        "max_model_len": 1024,
+        "max_num_seqs": 16,
+        "kv_cache_memory_bytes": 67108864,
+        "speculative_config": {
+            "method": "draft_model",
+            "model": str(models["draft_generalist"]),
+            "num_speculative_tokens": K,
+        },
+    }
+    for name in ("away", "loaded"):
+        (folder / name).mkdir()
+    # Named plugins are the only ones loaded.
+    with engine(folder / "away", config, {"VLLM_PLUGINS": "none"}) as away, engine(folder / "loaded", config) as loaded:
+        listener: Listener | None = None
+        found: dict[str, list[tuple[float, float]]] = {"away": [], "idle": [], "captured": []}
+
+        def captured() -> tuple[float, float]:
+            nonlocal listener
+            listener = Listener(loaded.events)
+            time.sleep(2.5)  # the engine looks for it every 2 s
+            try:
+                return measured(loaded, options.tokens)
+            finally:
+                listener.close()
+                loaded.complete(max_tokens=4, prompt="so that it sees the end")
+
+        def idle() -> tuple[float, float]:
+            loaded.events.unlink(missing_ok=True)
+            return measured(loaded, options.tokens)
+
+        runs: list[tuple[str, Callable[[], tuple[float, float]]]] = [
+            ("away", lambda: measured(away, options.tokens)),
+            ("idle", idle),
+            ("captured", captured),
+        ]
+        for _, run in runs:
+            run()
+        for at in range(options.rounds):
+            for name, run in runs[at % 3 :] + runs[: at % 3]:
+                found[name].append(run())
+    print(f"\n{options.rounds} rounds, medians      tokens/s    to away    CPU us/token    to away")
+    for name, values in found.items():
+        rates, costs = zip(*values, strict=True)
+        faster = statistics.median(mine / other for (mine, _), (other, _) in zip(values, found["away"], strict=True))
+        dearer = statistics.median(mine / other for (_, mine), (_, other) in zip(values, found["away"], strict=True))
+        print(
+            f"{name:24s} {statistics.median(rates):10.1f} {faster:10.3f} "
+            f"{statistics.median(costs):15.1f} {dearer:10.3f}"
+        )
+
+
+def measured(on: Engine, tokens: int) -> tuple[float, float]:
+    """Tokens a second, and CPU microseconds a token of all the engine's processes, over 16 replies."""
+    before, began = _cpu_s(on.process.pid), time.monotonic()
+    prompts = [f"Customer {i}: my router number {7 * i} has no light.\nAgent:" for i in range(16)]
+    with ThreadPoolExecutor(CONCURRENCY) as pool:
+        replies = list(pool.map(lambda p: on.complete(prompt=p, max_tokens=tokens, ignore_eos=True), prompts))
+    took = time.monotonic() - began
+    count = sum(reply["usage"]["completion_tokens"] for reply in replies)
+    return count / took, (_cpu_s(on.process.pid) - before) * 1e6 / count
+
+
+def _cpu_s(launcher: int) -> float:
+    """Processor time of all descendants of `launcher`, s."""
+    parents: dict[int, list[int]] = {}
+    times = {}
+    for each in Path("/proc").iterdir():
+        if each.name.isdigit():
+            try:
+                fields = (each / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            parents.setdefault(int(fields[1]), []).append(int(each.name))
+            times[int(each.name)] = int(fields[11]) + int(fields[12])
+    total, open_ = 0, [launcher]
+    while open_:
+        for child in parents.get(open_.pop(), ()):
+            total += times[child]
+            open_.append(child)
+    return total / os.sysconf("SC_CLK_TCK")
+
+
+if __name__ == "__main__":
+    main()
