@@ -13,6 +13,7 @@ is nil); `finished` is [[request id, reply tokens, reason], ...].
 The engine never waits: nobody there, a full socket or a packet too large means dropped, and `dropped` counts steps.
 """
 
+import contextlib
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -143,17 +144,15 @@ class Events:
         if now < self._retry_at:
             return False
         self._retry_at = now + RETRY_S
-        fresh = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
+        with contextlib.ExitStack() as undo, contextlib.suppress(OSError):
+            fresh = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
             # Before connecting, which would wait where the listener's queue is full.
             fresh.setblocking(False)
             fresh.connect(self._path)
             fresh.send(self._hello)
-        except OSError:
-            fresh.close()
-            return False
-        self._socket = fresh
-        return True
+            undo.pop_all()
+            self._socket = fresh
+        return self._socket is not None
 
 
 def _array_head(length: int) -> bytes:
