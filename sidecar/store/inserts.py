@@ -15,8 +15,8 @@ from msgspec import json
 from sqlalchemy import Connection, Dialect, Engine, Table
 from sqlalchemy.exc import DBAPIError, StatementError
 
-from .rows import COLUMNS, TRANSITION_COLUMNS, Row
-from .schema import requests, transitions
+from .rows import ALIGNMENT_COLUMNS, COLUMNS, TRANSITION_COLUMNS, Row
+from .schema import alignments, requests, transitions
 
 #: SQLSTATE classes that name the data of a statement: cardinality, data, integrity, program limits.
 _DATA_CLASSES = ("21", "22", "23", "54")
@@ -43,6 +43,7 @@ class Inserts:
         build = _sqlite_statements if engine.dialect.name == "sqlite" else _postgresql_statement
         self._requests = build(requests, COLUMNS, engine.dialect)
         self._transitions = build(transitions, TRANSITION_COLUMNS, engine.dialect)
+        self._alignments = build(alignments, ALIGNMENT_COLUMNS, engine.dialect)
 
     def requests(self, connection: Connection, rows: Iterable[Row]) -> None:
         """Add rows of `request_row`. A row that is there already is left alone."""
@@ -51,6 +52,10 @@ class Inserts:
     def transitions(self, connection: Connection, rows: Iterable[Row]) -> None:
         """Add rows of `transition_row`, in their order. A row that is there already is left alone."""
         self._insert(connection, self._transitions, TRANSITION_COLUMNS, rows)
+
+    def alignments(self, connection: Connection, rows: Iterable[Row]) -> None:
+        """Add rows of `alignment_row`. A token that has a row already is left alone."""
+        self._insert(connection, self._alignments, ALIGNMENT_COLUMNS, rows)
 
 
 def _insert_sqlite(

@@ -1,5 +1,6 @@
 """Records as rows: tuples in the order of COLUMNS, holding only what both databases can store."""
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from math import inf, nan
@@ -9,10 +10,11 @@ from msgspec import json
 
 from sidecar.record import Record
 
-from .schema import requests, transitions
+from .schema import alignments, requests, transitions
 
 COLUMNS = tuple(column.name for column in requests.columns if column.name != "id")
 TRANSITION_COLUMNS = tuple(column.name for column in transitions.columns if column.name != "id")
+ALIGNMENT_COLUMNS = tuple(column.name for column in alignments.columns if column.name != "id")
 
 #: Longer text is cut: an index of PostgreSQL takes at most 2.7 kB a row, and clients choose some names.
 MAX_TEXT = 500
@@ -34,6 +36,26 @@ class Transition(NamedTuple):
     from_state: str
     to_state: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MovedToken:
+    """A token with another id in the draft than in the target, first named at `at`. Times are Unix time in s (UTC)."""
+
+    at: float
+    instance: str
+    upstream: str
+    #: Empty where it is not known.
+    draft_model: str
+    kind: str
+    target_id: int
+    draft_id: int
+    target_text: str | None
+    draft_text: str | None
+    #: Times seen by then, and their share of the positions where the target emitted the token.
+    count: int
+    share: float
+    first_seen: float
 
 
 def clean(value: str, limit: int = MAX_TEXT) -> str:
@@ -147,3 +169,21 @@ def transition_row(transition: Transition) -> Row:
     """The row of one transition."""
     at, *texts = transition
     return (utc_text(at), *(clean(str(value)) for value in texts))
+
+
+def alignment_row(moved: MovedToken) -> Row:
+    """The row of one moved token."""
+    return (
+        utc_text(moved.at),
+        clean(moved.instance),
+        clean(moved.upstream),
+        clean(moved.draft_model),
+        clean(moved.kind),
+        moved.target_id,
+        moved.draft_id,
+        NULL if moved.target_text is None else clean(moved.target_text),
+        NULL if moved.draft_text is None else clean(moved.draft_text),
+        moved.count,
+        _number(moved.share),
+        utc_text(moved.first_seen),
+    )

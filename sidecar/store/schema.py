@@ -1,7 +1,8 @@
 """The tables, the same on SQLite and PostgreSQL. Rows are only ever added.
 
 `requests` has one row per request, with the columns of `sidecar.api.models.RequestRow`; `transitions` one
-per change of the fallback mode or state. Times are UTC: `timestamptz` on PostgreSQL, text
+per change of the fallback mode or state; `alignments` one per token that was found to have another id in the draft
+than in the target. Times are UTC: `timestamptz` on PostgreSQL, text
 `YYYY-MM-DD HH:MM:SS.ffffff` on SQLite, which sorts as time does.
 """
 
@@ -114,4 +115,25 @@ transitions = Table(
     Column("to_state", Text, nullable=False),
     Column("reason", Text, nullable=False),
     Index("uq_transitions_change", "at", "instance", "mode", "from_state", "to_state", unique=True),
+)
+
+alignments = Table(
+    "alignments",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("at", UtcDateTime, nullable=False),
+    Column("instance", Text, nullable=False),
+    Column("upstream", Text, nullable=False),
+    # Empty where it is not known: a unique index takes two nulls for different.
+    Column("draft_model", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("target_id", BigInteger, nullable=False),
+    Column("draft_id", BigInteger, nullable=False),
+    Column("target_text", Text),
+    Column("draft_text", Text),
+    Column("count", BigInteger, nullable=False),
+    Column("share", Double, nullable=False),
+    Column("first_seen", UtcDateTime, nullable=False),
+    # Without the time: after a restart the same token is named again, and has its row already.
+    Index("uq_alignments_token", "instance", "upstream", "draft_model", "kind", "target_id", "draft_id", unique=True),
 )

@@ -21,7 +21,7 @@ from sidecar.record import Record
 
 from .engine import writing_engine
 from .inserts import Inserts, refused_as_data
-from .rows import Row, Transition, request_row, transition_row
+from .rows import MovedToken, Row, Transition, alignment_row, request_row, transition_row
 from .upgrade import upgrade
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,8 @@ _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
 #: How often the thread asks whether the database is still there, traffic or not.
 _CHECK_S = 5.0
-_MAX_TRANSITIONS = 1000
+#: Transitions, or moved tokens, that wait.
+_MAX_PRECIOUS = 1000
 #: How long past its deadline `close` waits for a statement under way.
 _GRACE_S = 1.5
 
@@ -53,10 +54,10 @@ class _Items(Generic[T]):
 
 
 class Writer:
-    """Writes records and transitions. `start()`, then `put(...)` from one thread, at the end `close(...)`.
+    """Writes records, transitions, moved tokens. `start()`, then `put(...)` from one thread, at the end `close(...)`.
 
     Each record ends in exactly one count: `written` (the database has it), `dropped` (lost to overflow, or
-    left over at the end) or `refused` (no database takes it as data). Transitions count as dropped and
+    left over at the end) or `refused` (no database takes it as data). The others count as dropped and
     refused too. `healthy`: the last attempt to reach the database worked; False until the first did.
     """
 
@@ -77,6 +78,7 @@ class Writer:
         self._records: _Items[Record] = _Items(request_row, inserts.requests)
         # Few and precious: a flood of records must not push them out.
         self._transitions: _Items[Transition] = _Items(transition_row, inserts.transitions)
+        self._moved: _Items[MovedToken] = _Items(alignment_row, inserts.alignments)
         self._thread = threading.Thread(target=self._run, name="specwatch-writer", daemon=True)
         self._stop = threading.Event()
         self._deadline = float("inf")
@@ -100,10 +102,11 @@ class Writer:
 
     def put_transition(self, transition: Transition) -> None:
         """Queue a transition, with the guarantees of `put`. Written in the order they were put in."""
-        queue = self._transitions.queue
-        queue.append(transition)
-        if len(queue) > _MAX_TRANSITIONS:
-            self._drop_oldest(queue)
+        self._put_precious(self._transitions.queue, transition)
+
+    def put_moved(self, token: MovedToken) -> None:
+        """Queue a moved token, with the guarantees of `put`."""
+        self._put_precious(self._moved.queue, token)
 
     @property
     def written(self) -> int:
@@ -111,8 +114,8 @@ class Writer:
 
     @property
     def queue_length(self) -> int:
-        """Records and transitions waiting, those of an unfinished batch included."""
-        return len(self._records) + len(self._transitions)
+        """What is waiting, an unfinished batch included."""
+        return len(self._records) + len(self._transitions) + len(self._moved)
 
     def close(self, deadline_s: float = 5.0) -> None:
         """Write what is queued, for about `deadline_s` seconds; count the rest as dropped. Blocks."""
@@ -128,6 +131,11 @@ class Writer:
         if lost := self.queue_length:
             self.dropped += lost
             log.warning("%d records were still waiting for the database and are lost", lost)
+
+    def _put_precious(self, queue: deque[T], item: T) -> None:
+        queue.append(item)
+        if len(queue) > _MAX_PRECIOUS:
+            self._drop_oldest(queue)
 
     def _drop_oldest(self, queue: deque[Any]) -> None:
         try:
@@ -157,6 +165,7 @@ class Writer:
             now = self._checked
         self._checked = now
         self._write(self._transitions)
+        self._write(self._moved)
         self._write(self._records)
         self._pause_s = 0.0
         if not self.healthy:

@@ -1,5 +1,6 @@
 """Nothing that was put in is lost, doubled or left uncounted, whatever the database does (C28, C29)."""
 
+import dataclasses
 import os
 import signal
 import sqlite3
@@ -9,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from itertools import count as count_from
 from math import inf, nan
 from pathlib import Path
@@ -16,16 +18,17 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from sqlalchemy import text
+from sqlalchemy import select, text
 from sqlalchemy.exc import OperationalError
 from support.postgres import Cluster, cluster
 from support.records import NOW, figures, record
 
 from sidecar.record import Acceptance, Arm, Outcome, Record
+from sidecar.store import schema
 from sidecar.store.engine import reading_engine
 from sidecar.store.expressions import Filters
 from sidecar.store.queries import Reader
-from sidecar.store.rows import MAX_RAW, MAX_TEXT, Transition, clean
+from sidecar.store.rows import MAX_RAW, MAX_TEXT, MovedToken, Transition, clean
 from sidecar.store.writer import Writer
 
 
@@ -200,6 +203,37 @@ def test_transitions_keep_their_order(database_url: str) -> None:
     assert last["at"].timestamp() == NOW - 5
     assert reader.last_transition("nobody") is None
     reader.close()
+
+
+def test_a_moved_token_has_one_row_over_restarts(database_url: str) -> None:
+    first = MovedToken(NOW, "a", "speculative", "", "same_text", 4, 5, "<|eot|>\0", None, 3, 0.75, NOW - 60)
+    again = dataclasses.replace(first, at=NOW + 900, count=7)
+    others = [dataclasses.replace(first, instance="b"), dataclasses.replace(first, draft_model="d", draft_text="x")]
+    for tokens in ([first, *others], [again, *others]):
+        with writing(database_url) as writer:
+            for token in tokens:
+                writer.put_moved(token)
+        assert (writer.written, writer.dropped, writer.refused) == (0, 0, 0)
+    engine = reading_engine(database_url)
+    with engine.begin() as connection:
+        rows = connection.execute(select(schema.alignments).order_by(schema.alignments.c.id)).mappings().all()
+    engine.dispose()
+    assert [(row["instance"], row["draft_model"]) for row in rows] == [("a", ""), ("b", ""), ("a", "d")]
+    assert dict(rows[0]) == {
+        "id": rows[0]["id"],
+        "at": datetime.fromtimestamp(NOW, UTC),
+        "instance": "a",
+        "upstream": "speculative",
+        "draft_model": "",
+        "kind": "same_text",
+        "target_id": 4,
+        "draft_id": 5,
+        "target_text": "<|eot|>\ufffd",
+        "draft_text": None,
+        "count": 3,
+        "share": 0.75,
+        "first_seen": datetime.fromtimestamp(NOW - 60, UTC),
+    }
 
 
 def test_overflow_drops_the_oldest_and_counts_them(tmp_path: Path) -> None:
