@@ -38,6 +38,20 @@ _MOST_WAITING = 64
 
 
 @dataclass(frozen=True, slots=True)
+class FeedCounts:
+    """The engine's events since the start; `connected` cores are those of now."""
+
+    connected: int = 0
+    steps: int = 0
+    steps_dropped: int = 0
+    joined: int = 0
+    unjoined: int = 0
+    incomplete: int = 0
+    malformed: int = 0
+    disagreements: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Live:
     """Figures read at each scrape."""
 
@@ -53,6 +67,7 @@ class Live:
     window_requests: int
     #: state -> whether it holds
     states: Mapping[str, bool]
+    feed: FeedCounts = FeedCounts()
 
 
 class Metrics:
@@ -290,3 +305,34 @@ def _live_families(live: Live) -> Iterator[Metric]:
     for state, holds in live.states.items():
         states.add_metric((state,), int(holds))
     yield states
+    yield from _feed_families(live.feed)
+
+
+def _feed_families(feed: FeedCounts) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "specwatch_engine_feed_connected_cores", "Engine cores that send their events.", value=feed.connected
+    )
+    yield CounterMetricFamily("specwatch_engine_feed_steps", "Engine steps received.", value=feed.steps)
+    yield CounterMetricFamily(
+        "specwatch_engine_feed_steps_dropped",
+        "Engine steps that the engine could not send while it was connected.",
+        value=feed.steps_dropped,
+    )
+    requests = CounterMetricFamily(
+        "specwatch_engine_feed_requests",
+        "Engine requests that ended: joined to a reply, of no reply seen here, or not seen in full.",
+        labels=("fate",),
+    )
+    for fate, count in (("joined", feed.joined), ("unjoined", feed.unjoined), ("incomplete", feed.incomplete)):
+        requests.add_metric((fate,), count)
+    yield requests
+    yield CounterMetricFamily(
+        "specwatch_engine_feed_malformed_packets",
+        "Packets of no known format; each has ended its connection.",
+        value=feed.malformed,
+    )
+    yield CounterMetricFamily(
+        "specwatch_engine_feed_disagreements",
+        "Replies whose own acceptance figures were others than those of the engine's events.",
+        value=feed.disagreements,
+    )

@@ -25,7 +25,8 @@ from .api.models import FallbackState
 from .control.facts import read_facts
 from .control.fallback import Decision, Fallback, Mode, State
 from .engine_feed.feed import EngineFeed, FeedError
-from .metrics import CONTENT_TYPE, Live, Metrics
+from .engine_feed.join import Joiner
+from .metrics import CONTENT_TYPE, FeedCounts, Live, Metrics
 from .probes.acceptance import CountWindow
 from .record import Outcome, Record
 from .settings import Settings, SettingsError, split_address
@@ -101,9 +102,15 @@ class Recorder:
             baseline_share=settings.baseline_share,
         )
         self._restored = False
+        self.joiner: Joiner | None = None
+        if self.feed is not None:
+            feed = self.feed
+            self.joiner = Joiner(
+                feed.ledger, lambda: feed.connected, self._record, opt_out_failed=lambda: self.tap.opt_out_failed()
+            )
         self.tap = TapContext(
             instance=settings.instance,
-            sink=self._record,
+            sink=self._record if self.joiner is None else self.joiner.put,
             facts=self.facts,
             scenario_header=settings.scenario_header.lower().encode("latin-1"),
             scenario_rules=[(name, re.compile(rule.encode())) for name, rule in settings.scenario_rules.items()],
@@ -144,11 +151,14 @@ class Recorder:
             server, task = self._admin
             server.should_exit = True
             await asyncio.wait((task,), timeout=_ADMIN_CLOSE_S)
-        await self.tasks.close()
-        if self.feed is not None:
-            self.feed.stop()
         self.tap.later = None
         self.tap.finish()
+        if self.joiner is not None:
+            await self.joiner.settle()
+        await self.tasks.close()
+        if self.feed is not None and self.joiner is not None:
+            self.feed.stop()
+            self.joiner.flush()
         await asyncio.to_thread(self.writer.close, _WRITER_CLOSE_S)
         self.reader.close()
 
@@ -234,6 +244,22 @@ class Recorder:
             admin_token=token.get_secret_value() if token is not None else None,
         )
 
+    def _feed_counts(self) -> FeedCounts:
+        if self.feed is None or self.joiner is None:
+            return FeedCounts()
+        self.feed.ledger.expire(time.monotonic())
+        ledger = self.feed.ledger
+        return FeedCounts(
+            self.feed.connected,
+            ledger.steps,
+            ledger.steps_dropped,
+            ledger.joined,
+            ledger.unjoined,
+            ledger.incomplete,
+            self.feed.malformed,
+            self.joiner.disagreements,
+        )
+
     def _live(self) -> Live:
         traffic, state = self._traffic(), self.fallback.decision.state
         return Live(
@@ -248,6 +274,7 @@ class Recorder:
             mean_acceptance_length=self.window.mean_acceptance_length,
             window_requests=len(self.window),
             states={each.value: each is state for each in State},
+            feed=self._feed_counts(),
         )
 
 

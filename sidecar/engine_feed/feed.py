@@ -12,7 +12,6 @@ import socket
 import stat
 import time
 from collections import deque
-from dataclasses import dataclass
 from pathlib import Path
 
 from ..engine_request import Hello
@@ -33,19 +32,6 @@ _MAX_PATH = 107
 
 class FeedError(Exception):
     """The socket cannot be had; the message names the setting and the remedy."""
-
-
-@dataclass(frozen=True, slots=True)
-class FeedCounts:
-    """Since the start, but for `connected`."""
-
-    connected: int = 0
-    steps: int = 0
-    steps_dropped: int = 0
-    joined: int = 0
-    unjoined: int = 0
-    incomplete: int = 0
-    malformed: int = 0
 
 
 class EngineFeed:
@@ -93,20 +79,7 @@ class EngineFeed:
     @property
     def connected(self) -> int:
         """Engine cores that are connected."""
-        return len(self.cores)
-
-    def counts(self) -> FeedCounts:
-        ledger = self.ledger
-        ledger.expire(time.monotonic())
-        return FeedCounts(
-            self.connected,
-            ledger.steps,
-            ledger.steps_dropped,
-            ledger.joined,
-            ledger.unjoined,
-            ledger.incomplete,
-            self.malformed,
-        )
+        return sum(connection.core is not None for connection in self._connections)
 
     def _accept(self, listener: socket.socket) -> None:
         for _ in range(_ACCEPTS_A_TURN):

@@ -61,6 +61,8 @@ class Ledger:
         self.finished: list[Callable[[EngineRequest], None]] = []
         #: Called with the reply id of every request that ended, seen in full or not.
         self.ended: Callable[[str], None] | None = None
+        #: Cores that have said hello.
+        self.greeted = 0
         self.steps = 0
         self.steps_dropped = 0
         #: Engine requests by what became of them.
@@ -95,6 +97,10 @@ class Ledger:
         reason = next((request.incomplete for request in requests if request.incomplete is not None), None)
         self.joined += sum(request.incomplete is None for request in requests)
         return requests if reason is None else reason
+
+    def knows(self, reply_id: str) -> bool:
+        """Whether any request of that reply was seen, and not taken."""
+        return reply_id in self._groups
 
     def expire(self, now: float) -> None:
         """Let go of what nobody has claimed for long, or of the oldest where there is too much."""
@@ -146,14 +152,14 @@ class Ledger:
         )
         self._unclaimed[engine_id] = reply_id
         self._unclaimed.move_to_end(engine_id)
-        if request.incomplete is None:
-            for tell in self.finished:
-                try:
+        try:
+            if request.incomplete is None:
+                for tell in self.finished:
                     tell(request)
-                except Exception:
-                    if not self._failed:
-                        self._failed = True
-                        _log.exception("what looks at engine requests failed; further failures are not told")
+        except Exception:
+            if not self._failed:
+                self._failed = True
+                _log.exception("what looks at engine requests failed; further failures are not told")
         if self.ended is not None:
             self.ended(reply_id)
         self.expire(now)
@@ -163,6 +169,7 @@ class Core:
     """One connection of an engine core: the requests it has open."""
 
     def __init__(self, hello: Hello, ledger: Ledger) -> None:
+        ledger.greeted += 1
         self.hello = hello
         self._ledger = ledger
         self._open: dict[str, EngineRequest] = {}

@@ -17,6 +17,10 @@ MAX_RAW = 4_096
 #: More draft tokens per step than any proposer makes.
 MAX_K = 1_024
 
+#: Why requests that are served have no figures, and are not to have any.
+NOT_SPECULATED = "served without speculation"
+NOTHING_DRAFTED = "nothing was drafted for this request"
+
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 _Length = Annotated[int, msgspec.Meta(ge=0, le=MAX_K)]
 
@@ -60,7 +64,7 @@ def figures(block: Block) -> Acceptance:
     if not (drafted or accepted):
         # vLLM sends an all-zero block, rate 0.0 included, for a request that was never drafted for; and drafts
         # that a grammar made void count as steps alone.
-        return missing("nothing was drafted for this request")
+        return missing(NOTHING_DRAFTED)
     source, quality, problem = AcceptanceSource.RESPONSE, AcceptanceQuality.OK, None
     histogram = rejected_at = reached = None
     try:

@@ -11,7 +11,7 @@ from itertools import count
 from typing import Protocol
 
 from ..record import Arm, Outcome, Record
-from .acceptance import missing
+from .acceptance import NOT_SPECULATED, missing
 from .chat import read_chat
 from .decode import CodingError, Decoder, decoder
 from .messages import read_message
@@ -443,7 +443,7 @@ class Tap:
         if outcome is not Outcome.OK:
             return f"no figures: {outcome}"
         if not speculative:
-            return "served without speculation"
+            return NOT_SPECULATED
         request = self._request
         if request is not None and request.replies > 1:
             return "n > 1: the engine reports no acceptance figures for several replies"

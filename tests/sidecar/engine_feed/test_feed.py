@@ -45,7 +45,7 @@ async def test_a_request_goes_from_the_engine_to_who_asks(tmp_path: Path) -> Non
         assert made.ledger.take("chatcmpl-a", 1) is None
         engine.close()
         await until(lambda: not made.connected)
-        assert made.counts().steps == 4
+        assert made.ledger.steps == 4
 
 
 async def test_the_socket_is_for_one_user_and_gone_at_the_end(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ async def test_much_that_comes_at_once_leaves_turns_to_others(tmp_path: Path) ->
             turns += 1
             await asyncio.sleep(0)
         assert turns >= 4 * 16 * 64 / 256 / 2
-        assert made.counts().steps == 65
+        assert made.ledger.steps == 65
 
 
 async def test_any_number_of_cores(tmp_path: Path) -> None:
