@@ -7,7 +7,7 @@ Format: https://github.com/huggingface/safetensors#format.
 
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from typing import Any
 _MAX_HEADER = 100_000_000
 #: Differences that are named in a message.
 _NAMED = 3
+#: What reading JSON that means something else may raise.
+_MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 def differences(present: Path, wanted: Path) -> str:
@@ -44,7 +46,7 @@ def headers(folder: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
                 header = json.loads(stream.read(length))
                 header.pop("__metadata__", None)
                 found |= {name: (entry["dtype"], tuple(entry["shape"])) for name, entry in header.items()}
-            except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
+            except (struct.error, *_MALFORMED) as error:
                 raise ValueError(f"{file} is not a safetensors file: {error}") from None
     return found
 
@@ -55,10 +57,7 @@ def _tensors(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     for name in sorted(old.keys() & new.keys()):
         if old[name] != new[name]:
             lines.append(f"{name} is {_shape(new[name])}, the running model's is {_shape(old[name])}")
-    if not lines:
-        return ""
-    more = f", and {len(lines) - _NAMED} more" if len(lines) > _NAMED else ""
-    return "its weights have another shape: " + "; ".join(lines[:_NAMED]) + more
+    return _listed("its weights have another shape: ", lines)
 
 
 def _shape(entry: tuple[str, tuple[int, ...]]) -> str:
@@ -72,25 +71,39 @@ def _vocabulary(present: Path, wanted: Path) -> str:
     old, new = _tokens(present), _tokens(wanted)
     if not old or not new:
         return ""
-    moved = sorted((number, token) for token, number in new.items() if old.get(token) != number)
-    gone = len(old.keys() - new.keys())
-    if not moved and not gone:
-        return ""
-    named = ", ".join(f"{token!r} is {number}, not {old.get(token)}" for number, token in moved[:_NAMED])
-    return f"its tokenizer gives {len(moved) or gone} tokens another id" + (f": {named}" if named else "")
+    other = sorted((token for token in old.keys() | new.keys() if old.get(token) != new.get(token)), key=repr)
+    return _listed(
+        "its tokenizer gives tokens another id: ",
+        [
+            f"{each!r} is {new.get(each, 'missing')}, the running model's is {old.get(each, 'missing')}"
+            for each in other
+        ],
+    )
+
+
+def _listed(what: str, lines: Sequence[str]) -> str:
+    more = f"; and {len(lines) - _NAMED} more" if len(lines) > _NAMED else ""
+    return what + "; ".join(lines[:_NAMED]) + more if lines else ""
 
 
 def _tokens(folder: Path) -> dict[str, int]:
-    """Token to id, added tokens included; empty where there is no tokenizer.json with a map."""
-    tokenizer = _read(folder / "tokenizer.json")
-    vocabulary = tokenizer.get("model", {}).get("vocab")
-    if not isinstance(vocabulary, dict):
-        return {}
-    return vocabulary | {token["content"]: token["id"] for token in tokenizer.get("added_tokens") or ()}
+    """Token to id, added tokens included; empty where there is no tokenizer.json with a map. Raises as `headers`."""
+    file = folder / "tokenizer.json"
+    tokenizer = _read(file)
+    try:
+        vocabulary = tokenizer.get("model", {}).get("vocab")
+        if not isinstance(vocabulary, dict):
+            return {}
+        return vocabulary | {token["content"]: token["id"] for token in tokenizer.get("added_tokens") or ()}
+    except _MALFORMED as error:
+        raise ValueError(f"{file} is not a tokenizer's: {error!r}") from None
 
 
 def _read(file: Path) -> dict[str, Any]:
     if not file.exists():
         return {}
-    value = json.loads(file.read_bytes())
+    try:
+        value = json.loads(file.read_bytes())
+    except _MALFORMED as error:
+        raise ValueError(f"{file} is not JSON: {error}") from None
     return value if isinstance(value, dict) else {}
