@@ -67,7 +67,14 @@ _ATTRIBUTES = (
     (
         _SCHEDULER,
         "Scheduler.update_from_output",
-        ("sampled_token_ids", "scheduled_spec_decode_tokens", "num_invalid_spec_tokens", "make_spec_decoding_stats"),
+        (
+            "sampled_token_ids",
+            "scheduled_spec_decode_tokens",
+            "num_invalid_spec_tokens",
+            "make_spec_decoding_stats",
+            "num_stale_output_tokens",
+            "drop_stale_output",
+        ),
     ),
     (_SCHEDULER, "Scheduler._free_request", ("request_id", "is_finished")),
 )
@@ -205,7 +212,7 @@ class SchedulerMixin:
             except Exception:
                 self._specwatch_failed()
         output = super().schedule(throttle_prefills)  # type: ignore[misc]
-        if watch is not None and watch.switch.skips_draft:
+        if self._specwatch is not None and self._specwatch.switch.skips_draft:
             output.specwatch_skip = True
         return output
 
@@ -277,6 +284,8 @@ class _Watch:
                 "draft_tokenizer": None if draft is None else str(draft.tokenizer),
             },
         )
+        # Before the first step, so that a sidecar that is there learns of this engine at once.
+        self.events.wanted()
         self._started: list[tuple[str, int]] = []
         self._finished: list[tuple[str, int, str]] = []
         #: Of the step under way: its rows, how many of them have drafts, and how many vLLM has counted.
@@ -324,9 +333,14 @@ class _Watch:
         requests, lingering = scheduler.requests, self.lingering
         if not emitted:
             ids, drafted = (), {}
-        elif lingering or not all(map(requests.__contains__, ids)):
-            # Aborted while this step ran: vLLM passes over them.
-            gone = {each for each in ids if each not in requests or each in lingering}
+        elif gone := {
+            each
+            for each in ids
+            if (request := requests.get(each)) is None
+            or each in lingering
+            or (request.num_stale_output_tokens and request.drop_stale_output)
+        }:
+            # vLLM passes over what was aborted, or set back by a reset of its cache, while this step ran.
             kept = [(each, tokens) for each, tokens in zip(ids, emitted, strict=True) if each not in gone]
             ids, emitted = [each for each, _ in kept], [tokens for _, tokens in kept]
             drafted = {each: tokens for each, tokens in drafted.items() if each not in gone}
@@ -368,6 +382,8 @@ class _Watch:
 
     def state(self, scheduler: Any) -> dict[str, Any]:
         switch, events = self.switch, self.events
+        # A sidecar that came after the last step asks here.
+        connected = events.wanted()
         return {
             "engine": self.engine,
             "vllm": version(),
@@ -381,7 +397,7 @@ class _Watch:
             "waiting": len(scheduler.waiting),
             "opted_out": len(self._out),
             "draft_model": self.draft_model,
-            "events": {"sent": events.sent, "dropped": events.dropped, "connected": events.connected},
+            "events": {"sent": events.sent, "dropped": events.dropped, "connected": connected},
         }
 
 

@@ -63,7 +63,7 @@ class Control:
             refusal = _Answer(409, str(error), "refused", error.param)
             status, body = refusal.status, refusal.body
         except Exception as error:
-            failure = _Answer(502, f"the engine could not do it: {error}", "engine_failed")
+            failure = _Answer(502, f"the engine could not do it: {str(error) or repr(error)}", "engine_failed")
             status, body = failure.status, failure.body
         content = json.dumps(body).encode()
         fields = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
@@ -118,7 +118,7 @@ async def _order(receive: Receive, names: tuple[str, ...]) -> dict[str, Any]:
             break
     try:
         order = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         order = None
     if not isinstance(order, dict):
         raise _Answer(400, "the body must be a JSON object", "invalid")

@@ -61,7 +61,9 @@ def steps(folder: Path) -> None:
 def _step_us(size: int, path: Path) -> float:
     os.environ[compat.EVENTS] = str(path)
     requests = {
-        f"chatcmpl-{i:016x}-{i:08x}": Thing(request_id=f"chatcmpl-{i:016x}-{i:08x}", spec_token_ids=[1] * K)
+        f"chatcmpl-{i:016x}-{i:08x}": Thing(
+            request_id=f"chatcmpl-{i:016x}-{i:08x}", spec_token_ids=[1] * K, num_stale_output_tokens=0
+        )
         for i in range(size)
     }
     model = Thing(model="m", tokenizer="t")
