@@ -52,13 +52,14 @@ class Listener:
         self.hellos: list[dict[str, Any]] = []
         self.requests: dict[str, Told] = {}
         self.steps = 0
-        self.dropped = 0
         self.gaps = 0
-        #: Tokens drafted in each step of a number.
+        #: Tokens drafted in each step of a number; of use with one core alone.
         self.drafted: dict[int, int] = {}
         #: Set: packets are not taken any more, while the connection stays.
         self.asleep = threading.Event()
-        self._next = 1
+        #: By engine core: the number of its next step, and what it dropped.
+        self._next: dict[int, int] = {}
+        self._dropped: dict[int, int] = {}
         self._sockets: list[socket.socket] = []
         self.open()
 
@@ -81,6 +82,10 @@ class Listener:
         every = [told.figures for told in self.requests.values()]
         return tuple(map(sum, zip(*every, strict=True))) if every else (0, 0, 0)  # type: ignore[return-value]
 
+    @property
+    def dropped(self) -> int:
+        return sum(self._dropped.values())
+
     def of(self, reply_id: str) -> list[Told]:
         return [told for name, told in self.requests.items() if reply_id in name]
 
@@ -93,20 +98,19 @@ class Listener:
 
     def _read(self, connection: socket.socket) -> None:
         with contextlib.suppress(OSError):
+            hello = msgspec.msgpack.decode(connection.recv(1 << 20))[1]
+            self.hellos.append(hello)
             while packet := connection.recv(1 << 20):
-                self._take(msgspec.msgpack.decode(packet))
+                self._take(hello["engine"], msgspec.msgpack.decode(packet))
                 while self.asleep.is_set():
                     time.sleep(0.05)
 
-    def _take(self, packet: list[Any]) -> None:
-        if packet[0] == "hello":
-            self.hellos.append(packet[1])
-            return
+    def _take(self, core: int, packet: list[Any]) -> None:
         _, first, dropped, steps = packet
-        self.gaps += first - self._next
-        self._next = first + len(steps)
+        self.gaps += first - self._next.get(core, 1)
+        self._next[core] = first + len(steps)
         self.steps += len(steps)
-        self.dropped = dropped
+        self._dropped[core] = dropped
         for at, (started, ids, emitted, drafted, invalid, finished) in enumerate(steps, first):
             self.drafted[at] = sum(map(len, drafted.values()))
             for name, tokens in started:

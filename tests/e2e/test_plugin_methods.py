@@ -1,0 +1,97 @@
+"""The plugin under other proposers, the asynchronous scheduler and several engine cores."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.engine import Engine, Listener, engine
+
+MODELS = Path(__file__).parents[2] / "engine" / "demo" / "models"
+SUPPORT = Path(__file__).parents[1] / "support"
+K = 4
+ENGINE = {
+    "model": str(MODELS / "target"),
+    "served_model_name": "demo",
+    "dtype": "float32",
+    "max_model_len": 1024,
+    "max_num_seqs": 16,
+    "kv_cache_memory_bytes": 67108864,
+}
+#: Replies that repeat themselves, so that looking up n-grams finds something.
+PROMPTS = [f"one two {i} one two {i} one two {i} one two" for i in range(6)]
+
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, str]]] = {
+    "draft_model, asynchronous scheduler": (
+        {"method": "draft_model", "model": str(MODELS / "target")},
+        {},
+        {"PYTHONPATH": str(SUPPORT / "async_on_cpu")},
+    ),
+    "ngram, two engine cores, two API servers": (
+        {"method": "ngram", "prompt_lookup_max": 3, "prompt_lookup_min": 1},
+        {"data_parallel_size": 2, "extra_args": {"api_server_count": 2}},
+        {},
+    ),
+    "custom_class": ({"method": "custom_class", "model": "last_token.LastToken"}, {}, {"PYTHONPATH": str(SUPPORT)}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_switch_opt_out_and_events(tmp_path: Path, case: str) -> None:
+    speculative, more, env = CASES[case]
+    listener = Listener(tmp_path / "events.sock")
+    config = ENGINE | more | {"speculative_config": speculative | {"num_speculative_tokens": K}}
+    with engine(tmp_path, config, env) as running:
+        states = running.order("GET", "engine").json()["engines"]
+        cores = more.get("data_parallel_size", 1)
+        assert [state["engine"] for state in states] == list(range(cores))
+        assert len(listener.hellos) == cores
+
+        on = batch(running)
+        check_ids(listener)
+        before = listener.figures()
+        assert before == running.counters()
+        assert before[1] > 0
+
+        off = running.order("PUT", "speculation", {"cap": 0}).json()["engines"]
+        assert [state["cap"] for state in off] == [0] * cores
+        print(f"{case}: {off[0]['at_zero']}")
+        plain = batch(running)
+        assert listener.figures() == before == running.counters()
+
+        running.order("PUT", "speculation", {"cap": 2})
+        two = batch(running)
+        capped = [told for told in listener.requests.values() if told.steps][-len(PROMPTS) :]
+        assert max(len(drafts) for told in capped for drafts, _ in told.steps) == 2
+
+        running.order("PUT", "speculation", {"cap": None})
+        mixed = batch(running, every_other={"vllm_xargs": {"speculative": False}})
+        assert listener.figures() == running.counters()
+        assert on == plain == two == mixed
+        assert listener.dropped == listener.gaps == 0
+    listener.close()
+
+
+def batch(running: Engine, every_other: dict[str, Any] | None = None) -> list[str]:
+    def ask(at: int) -> str:
+        more = every_other if every_other and at % 2 else {}
+        reply = running.complete(prompt=PROMPTS[at], max_tokens=60, ignore_eos=True, **more)
+        return str(reply["choices"][0]["text"])
+
+    with ThreadPoolExecutor(len(PROMPTS)) as pool:
+        texts = list(pool.map(ask, range(len(PROMPTS))))
+    time.sleep(0.3)
+    return texts
+
+
+def check_ids(listener: Listener) -> None:
+    """What was accepted is what was drafted, and the first that was rejected differs from what was emitted."""
+    steps = [step for told in listener.requests.values() for step in told.steps if step[0]]
+    assert steps
+    for drafts, emitted in steps:
+        assert min(drafts) >= 0
+        accepted = len(emitted) - 1
+        assert drafts[:accepted] == emitted[:accepted]
+        if accepted < len(drafts):
+            assert drafts[accepted] != emitted[accepted]
