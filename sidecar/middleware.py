@@ -137,8 +137,6 @@ def _settings() -> Settings:
     """What is configured, as it is meant inside a server. Raises SettingsError."""
     settings = load()
     changes: dict[str, Any] = {}
-    if "add_usage" not in settings.model_fields_set:
-        changes["add_usage"] = False  # a request is changed only where somebody asked for it
     host, _, port = settings.admin.rpartition(":")
     if numbered := _NUMBERED.fullmatch(multiprocessing.current_process().name):
         changes["admin"] = f"{host}:{int(port) + int(numbered[1])}"

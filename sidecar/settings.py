@@ -95,9 +95,9 @@ class Settings(BaseSettings):
     )
 
     add_usage: bool = Field(
-        True,
-        description="Ask the upstream for usage where a streaming client did not (acceptance figures come with it), "
-        "and take exactly the added event out of the reply again.",
+        False,
+        description="Where no engine events come: ask the upstream for usage where a streaming client did not "
+        "(acceptance figures come with it), and take exactly the added event out of the reply again.",
     )
     add_headers: bool = Field(
         True, description="Add x-specwatch-arm to replies, and x-request-id if the upstream gave none."

@@ -96,7 +96,7 @@ class TapContext:
     #: Request body bytes that may be held back to be read whole.
     hold: int = 1_048_576
     #: Ask for usage where a streaming client did not, and take the extra event out again.
-    add_usage: bool = True
+    add_usage: bool = False
     #: Add x-specwatch-arm, and x-request-id where the upstream gave none.
     add_headers: bool = True
     #: Calls a function in a moment; None: requests are read as they end.
@@ -459,7 +459,9 @@ class Tap:
         if self._stream is not None and found.usage:
             return "the usage event has no acceptance block: is the engine started with per-request metrics?"
         if self._stream is not None and request is not None and not self._usage_added:
-            return "the client declined usage" if request.usage_declined else "no usage was asked for"
+            if request.usage_declined:
+                return "the client declined usage: load the engine plugin, whose events have the figures"
+            return "no usage was asked for: load the engine plugin (engine_events), or set add_usage"
         return self._reason
 
     def _fail(self) -> None:

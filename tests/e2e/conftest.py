@@ -54,8 +54,14 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
     }
     config = folder / "specwatch.yaml"
     config.write_text(yaml.safe_dump(settings))
-    # For the recorder inside the engine, which leaves each reply as it is.
-    settings = {"admin": f"127.0.0.1:{inside}", "database_url": f"sqlite:///{folder}/inside.db", "add_headers": False}
+    # For the recorder inside the engine, which leaves each reply as it is. The engine's events go to the proxy, so it
+    # has its figures of the replies.
+    settings = {
+        "admin": f"127.0.0.1:{inside}",
+        "database_url": f"sqlite:///{folder}/inside.db",
+        "add_headers": False,
+        "add_usage": True,
+    }
     (folder / "inside.yaml").write_text(yaml.safe_dump(settings))
     environment = {key: value for key, value in os.environ.items() if not key.startswith("SPECWATCH_")}
     environment["SPECWATCH_CONFIG"] = str(folder / "inside.yaml")

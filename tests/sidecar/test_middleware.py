@@ -170,7 +170,7 @@ async def test_each_end_is_one_record(configured: Path) -> None:
         ("upstream_error", 200),
     ]
     assert [row["accepted_tokens"] for row in found] == [6, 6, None, None, None, None, None]
-    assert found[2]["acceptance_reason"] == "no usage was asked for"
+    assert found[2]["acceptance_reason"].startswith("no usage was asked for: load the engine plugin")
     assert {row["scenario"] for row in found} == {"billing"}
     assert {(row["upstream"], row["arm"], row["request_id"]) for row in found} == {
         ("speculative", "speculative", "mine")
@@ -421,7 +421,7 @@ def cut(data: bytes, at: list[int]) -> list[bytes]:
 
 
 CUTS = st.lists(st.integers(0, 5_000), max_size=30)
-TIMES = {"started_at", "ttft_ms", "latency_ms", "tpot_ms", "max_chunk_gap_ms", "request_id"}
+TIMES = {"started_at", "ttft_ms", "latency_ms", "tpot_ms", "max_chunk_gap_ms", "content_ms", "request_id"}
 
 
 @given(request=CUTS, reply=CUTS, add_usage=st.booleans(), tail=st.booleans())

@@ -449,7 +449,7 @@ async def test_c17_a_stream_gets_its_figures_and_the_client_its_own_bytes() -> N
     events = chat_stream(usage=False)
     async with (
         running(replying(chunked(*chat_stream(usage=True)))) as upstream,
-        proxy(upstream.url, add_headers=False) as made,
+        proxy(upstream.url, add_usage=True, add_headers=False) as made,
     ):
         answer = await made.exchange(
             post(STREAMING, close=False, extra=b"Accept-Encoding: gzip\r\nConnection: close\r\n")
@@ -487,7 +487,7 @@ async def test_c17_a_refused_change_is_taken_back_once() -> None:
             body = await upstream.read_request(reader)
             writer.write(refusal if b"stream_options" in body else chunked(*chat_stream(usage=False)))
 
-    async with running(handler) as upstream, proxy(upstream.url) as made:
+    async with running(handler) as upstream, proxy(upstream.url, add_usage=True) as made:
         answer = await made.exchange(post(STREAMING))
         assert body_of(answer) == b"".join(chat_stream(usage=False))
         assert len(upstream.bodies) == 2
@@ -500,7 +500,7 @@ async def test_c17_a_refused_change_is_taken_back_once() -> None:
 
 async def test_c17_a_request_that_is_wrong_anyway_is_refused_with_the_upstreams_words() -> None:
     refusal = json_reply({"error": {"message": "no such model"}}, b"400 Bad Request")
-    async with running(replying(refusal)) as upstream, proxy(upstream.url, add_headers=False) as made:
+    async with running(replying(refusal)) as upstream, proxy(upstream.url, add_usage=True, add_headers=False) as made:
         answer = await made.exchange(post(STREAMING))
         assert answer == refusal.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1)
         assert len(upstream.bodies) == 2

@@ -190,7 +190,7 @@ async def test_a_cut_reply_without_a_length_does_not_look_complete() -> None:
 async def test_an_http_1_0_upstream_is_not_given_chunks_for_its_reply() -> None:
     body = b"".join(chat_stream(usage=True))
     head = b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n" % len(body)
-    async with running(replying(head + body, close=True)) as upstream, proxy(upstream.url) as made:
+    async with running(replying(head + body, close=True)) as upstream, proxy(upstream.url, add_usage=True) as made:
         answer = await made.exchange(post(b'{"stream":true}'))
         assert b"transfer-encoding" not in answer.lower()
         assert b"content-length" not in answer.lower()
@@ -205,7 +205,11 @@ async def test_a_refused_change_goes_back_to_the_same_upstream() -> None:
             body = await upstream.read_request(reader)
             writer.write(refusal if b"stream_options" in body else chunked(*chat_stream(usage=False)))
 
-    async with running(handler) as upstream, running(echo()) as second, proxy(upstream.url, second.url) as made:
+    async with (
+        running(handler) as upstream,
+        running(echo()) as second,
+        proxy(upstream.url, second.url, add_usage=True) as made,
+    ):
         answer = await made.exchange(post(b'{"stream":true}'))
         assert answer.startswith(b"HTTP/1.1 200 ")
         assert len(upstream.bodies) == 2

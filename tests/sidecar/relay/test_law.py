@@ -56,11 +56,13 @@ def parts(data: bytes, cuts: list[int]) -> list[bytes]:
     return [data[start:stop] for start, stop in pairwise(edges)]
 
 
-def relayed(request: bytes, reply: bytes, cuts: tuple[list[int], list[int]], **tap: Any) -> tuple[bytes, bytes, Record]:
+def relayed(
+    request: bytes, reply: bytes, cuts: tuple[list[int], list[int]], *, opt_out: bool = False, **tap: Any
+) -> tuple[bytes, bytes, Record]:
     """What the upstream gets, what the client gets, and the record."""
     records: list[Record] = []
     upstream = Upstream("speculative", "http://127.0.0.1:1")
-    choices = [Choice(upstream, Arm.SPECULATIVE)]
+    choices = [Choice(upstream, Arm.BASELINE, opt_out=True) if opt_out else Choice(upstream, Arm.SPECULATIVE)]
     context = TapContext("test", records.append, {"speculative": Facts("draft", 4, "test")}, **tap)
     relay = Relay(lambda: choices, context.watch, lambda _: pytest.fail("a new connection"))
     relay.time = lambda: 0.0
@@ -134,11 +136,26 @@ def test_the_same_body_and_record_however_a_stream_is_cut_whose_usage_was_added(
 ) -> None:
     request = post(ASKING, close=False, extra=b"X-Request-Id: r\r\n")
     reply = chunked(*chat_stream(usage=True))
-    above, below, record = relayed(request, reply, cuts)
+    above, below, record = relayed(request, reply, cuts, add_usage=True)
     sent = json.loads(above.partition(b"\r\n\r\n")[2])
     assert sent == {**json.loads(ASKING), "stream_options": {"include_usage": True}}
     assert body_of(below) == b"".join(chat_stream(usage=False))
     # The client's chunks are as the reads were.
-    whole = relayed(request, reply, ([], []))[2]
+    whole = relayed(request, reply, ([], []), add_usage=True)[2]
     assert record == msgspec.structs.replace(whole, bytes_out=record.bytes_out)
     assert record.acceptance.draft_tokens == 12
+
+
+@pytest.mark.parametrize("name", EXCHANGES)
+@given(cuts=st.tuples(cuts, cuts))
+def test_the_same_bytes_and_record_however_one_is_cut_that_asks_for_no_speculation(
+    name: str, cuts: tuple[list[int], list[int]]
+) -> None:
+    body, reply = EXCHANGES[name]
+    request = post(body, close=False, extra=b"X-Request-Id: r\r\n")
+    above, below, record = relayed(request, reply, cuts, opt_out=True, add_headers=False, add_usage=False)
+    asked = body if name == "no JSON" else body[:-1] + b',"vllm_xargs":{"speculative":false}}'
+    assert above.partition(b"\r\n\r\n")[2] == asked.replace(b"{,", b"{")
+    assert below == reply
+    assert record == relayed(request, reply, ([], []), opt_out=True, add_headers=False, add_usage=False)[2]
+    assert record.bytes_in == len(body)

@@ -386,7 +386,7 @@ def test_c22_an_error_inside_a_compressed_200() -> None:
 
 
 def test_c22_a_compressed_stream_keeps_the_usage_that_was_asked_for() -> None:
-    run = Run(STREAM)
+    run = Run(STREAM, add_usage=True)
     assert run.sent is not None
     wire = coded("gzip", chat_stream(usage=True))
     assert run.reply(*((0.1, each) for each in wire), fields=SSE + encoded("gzip")) == b"".join(wire)

@@ -156,8 +156,8 @@ def test_c20_an_error_status_is_an_error_whatever_its_body() -> None:
             {},
             "the client declined usage",
         ),
-        ("turned off", STREAM, False, {"add_usage": False}, "no usage was asked for"),
-        ("no block", STREAM, True, {}, "no acceptance block"),
+        ("not asked for", STREAM, False, {}, "no usage was asked for: load the engine plugin"),
+        ("no block", STREAM, True, {"add_usage": True}, "no acceptance block"),
     ],
 )
 def test_c04_missing_figures_have_a_reason(
@@ -240,7 +240,7 @@ def test_the_law_any_cuts_give_the_same_bytes_and_the_same_record(cuts: list[int
     parts = [wire[a:b] for a, b in itertools.pairwise(edges)]
 
     def once(reads: list[bytes]) -> tuple[bytes, Record]:
-        run = Run(fields=b"X-Request-Id: r\r\n")
+        run = Run(fields=b"X-Request-Id: r\r\n", add_usage=True)
         out = run.reply(*((0.5, part) for part in reads))
         return out, replace(run.end(), started_at=0.0)
 
@@ -256,7 +256,7 @@ def test_no_bytes_break_a_tap(data: bytes, stream: bool) -> None:
 
 
 def test_usage_event_alone_is_no_content() -> None:
-    run = Run()
+    run = Run(add_usage=True)
     assert run.reply((0.1, usage_chunk()), (0.2, DONE)) == DONE
     record = run.end()
     assert record.ttft_ms is None

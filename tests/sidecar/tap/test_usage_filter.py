@@ -109,7 +109,7 @@ def test_c17_whole_events_and_single_bytes_give_the_same(events: list[bytes], at
 @given(st.lists(chat_events | st.just(usage_chunk()) | st.just(chat_chunk({}, "stop")), max_size=8), cuts)
 def test_c17_what_a_tap_lets_pass_unfiltered_the_filter_would_let_pass(events: list[bytes], at: list[int]) -> None:
     for reads in (events, cut(b"".join(events), at)):
-        tapped, alone = Run(), UsageFilter()
+        tapped, alone = Run(add_usage=True), UsageFilter()
         tapped.reply()
         for read in reads:
             assert tapped.tap.filter(read, 11.0) == alone.feed(read)
