@@ -18,6 +18,7 @@ _USUAL = {b"/v1" + suffix: name for suffix, name in _ENDPOINTS.items()}
 #: Endpoints that take `stream_options`.
 _WITH_STREAM_OPTIONS = frozenset(("chat_completions", "completions"))
 
+_NO_PROMPT = msgspec.Raw(b"null")
 _USAGE = b'"stream_options":{"include_usage":true}'
 _SPACE = b" \t\r\n"
 _no_space = re.compile(r"[^ \t\r\n]")
@@ -31,7 +32,7 @@ class Request(msgspec.Struct):
     stream: Any = None
     temperature: Any = None
     n: Any = None
-    prompt: msgspec.Raw = msgspec.Raw(b"null")
+    prompt: msgspec.Raw = _NO_PROMPT
     metadata: Any = None
     stream_options: Any | msgspec.UnsetType = msgspec.UNSET
     vllm_xargs: Any = None
@@ -44,7 +45,7 @@ class Request(msgspec.Struct):
     def replies(self) -> int:
         """Replies asked for; more than one has no acceptance figures of its own."""
         several = self.n if type(self.n) is int and self.n > 1 else 1
-        return several * _prompts(self.prompt)
+        return several if self.prompt is _NO_PROMPT else several * _prompts(self.prompt)
 
     @property
     def usage_declined(self) -> bool:

@@ -446,9 +446,10 @@ class Tap:
             return NOT_SPECULATED
         request = self._request
         if request is not None and request.replies > 1:
-            return "n > 1: the engine reports no acceptance figures for several replies"
+            return "n > 1: vLLM gives no acceptance figures in such replies; the engine plugin's events have them"
         if self._endpoint in _WITHOUT_FIGURES:
-            return f"the engine reports no acceptance figures on {_WITHOUT_FIGURES[self._endpoint]}"
+            path = _WITHOUT_FIGURES[self._endpoint]
+            return f"vLLM gives no acceptance figures in replies of {path}; the engine plugin's events have them"
         if self._unread:
             return self._reason
         if found.measured:

@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,12 @@ from support.upstream import DONE, Handler, Upstream, chat_chunk, chunked, event
 
 from sidecar.app import Sidecar
 from sidecar.record import AcceptanceSource, Outcome, Record
+from sidecar.recorder import Recorder
 from sidecar.settings import load
+
+
+def traffic() -> Any:
+    return SimpleNamespace(outcomes={}, refused=0, in_flight=0)
 
 
 class Way:
@@ -203,7 +209,29 @@ async def test_every_kind_of_request_has_its_figures(tmp_path: Path, name: str) 
         assert (record.prompt_tokens, record.completion_tokens) == (prompt_tokens, 10 * count)
         assert (record.tpot_ms is not None) == (record.ttft_ms is not None) == bool(body.get("stream"))
         assert json.loads(made.upstream.bodies[-1]) == {"model": "m", **body}
-    assert made.sidecar.recorder.metrics.render().count(b'specwatch_engine_feed_requests_total{fate="joined"}') == 1
+        shown = made.sidecar.recorder.metrics.render().decode()
+    told = {
+        "connected_cores": 1,
+        "steps_total": 4 * count,
+        "steps_dropped_total": 0,
+        'requests_total{fate="joined"}': count,
+        'requests_total{fate="unjoined"}': 0,
+        'requests_total{fate="incomplete"}': 0,
+        "malformed_packets_total": 0,
+        "disagreements_total": 0,
+    }
+    assert [
+        line for line in shown.splitlines() if line.startswith("specwatch_engine_feed_") and "_created" not in line
+    ] == [f"specwatch_engine_feed_{name} {float(value)}" for name, value in told.items()]
+
+
+def test_metrics_are_there_before_anything_happens(tmp_path: Path) -> None:
+    recorder = Recorder(
+        load(database_url=f"sqlite:///{tmp_path}/specwatch.db"), {"speculative": "http://127.0.0.1:9"}, traffic
+    )
+    shown = recorder.metrics.render().decode()
+    assert shown.count("\nspecwatch_engine_feed_") == 8
+    assert "specwatch_engine_feed_connected_cores 0.0" in shown
 
 
 async def test_requests_at_the_same_time_have_figures_of_their_own(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.chain import free_ports
 from support.proxy import body_of, post
+from support.scripted_engine import ROWS, ScriptedEngine, whole
 from support.server import Engine, exchange, serving
 from support.upstream import chat_stream
 
@@ -179,6 +180,27 @@ async def test_each_end_is_one_record(configured: Path) -> None:
     assert streamed["ttft_ms"] > 0
     assert streamed["latency_ms"] >= streamed["ttft_ms"]
     assert streamed["bytes_out"] == len(b"".join(chat_stream(usage=True)))
+
+
+async def test_figures_come_from_the_engine_s_events(
+    configured: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = configured.parent / "events"
+    monkeypatch.setenv("SPECWATCH_ENGINE_EVENTS", str(path))
+    async with watched(Engine()) as port:
+        core = ScriptedEngine(path)
+        core.send(*whole("chatcmpl-1-00000001", ROWS))
+        await exchange(port, ask(STREAM))
+        # Another server of the same socket records without it.
+        monkeypatch.setenv("SPECWATCH_DATABASE_URL", f"sqlite:///{path.parent}/other.db")
+        async with watched(Engine()) as other:
+            await exchange(other, ask(STREAM))
+        assert "without the engine's events: engine_events: " in caplog.text
+        core.close()
+    (row,), (plain,) = rows(configured), rows(path.parent / "other.db")
+    assert (row["acceptance_source"], row["draft_tokens"], row["completion_tokens"]) == ("engine", 12, 10)
+    assert (plain["acceptance_source"], plain["completion_tokens"]) == ("none", None)
+    assert not path.exists()
 
 
 async def test_a_client_that_leaves_is_an_abort(configured: Path) -> None:
