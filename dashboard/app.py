@@ -4,7 +4,7 @@ import streamlit as st
 
 from dashboard import parts
 from dashboard.client import Problem
-from dashboard.pages import now, truncation
+from dashboard.pages import drafts, now, truncation
 
 
 def main() -> None:
@@ -25,6 +25,12 @@ def main() -> None:
                 title="Truncation",
                 icon=":material/grid_on:",
                 url_path="truncation",
+            ),
+            st.Page(
+                lambda: drafts.page(chosen[0]),
+                title="Drafts",
+                icon=":material/edit_note:",
+                url_path="drafts",
             ),
         ],
         position="top",

@@ -70,6 +70,10 @@ class Client:
     ) -> shapes.LatencySeries:
         return self._get("latency", shapes.LatencySeries, window=window, step=step, by=by, scenario=scenario)
 
+    def drafts(self, limit: int) -> shapes.Drafts:
+        """What the draft proposed for the last requests. The sidecar refuses where it keeps none."""
+        return self._get("drafts", shapes.Drafts, limit=str(limit))
+
     def fallback(self) -> shapes.Fallback:
         return self._get("fallback", shapes.Fallback)
 

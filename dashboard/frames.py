@@ -130,6 +130,21 @@ def transitions(history: list[shapes.Transition]) -> pd.DataFrame:
     )
 
 
+def misaligned_line(alignment: shapes.AlignmentSummary) -> str:
+    """Which tokens have another id in the draft, in Markdown."""
+    told = [
+        f"{plain(repr(each.target_text)) if each.target_text is not None else 'a token'} is id {each.target_id} in the "
+        f"target and {each.draft_id} in the draft, rejected {count(each.count, 'time')}"
+        for each in alignment.moved
+    ]
+    more = alignment.moved_tokens - len(told)
+    told += [f"{count(more, 'more token')}"] if more > 0 else []
+    return (
+        f"**Draft and target know tokens by different ids.** {'; '.join(told)}. Such guesses are right and lost: "
+        "use a draft that was trained with the target's tokenizer."
+    )
+
+
 # Tiles
 
 NEVER = "No request has speculated yet."

@@ -13,7 +13,7 @@ import streamlit as st
 
 from dashboard import shapes
 from dashboard.client import DEFAULT_API, Client, Kind, Problem
-from dashboard.frames import Tile, missing_table, plain, state_line
+from dashboard.frames import Tile, misaligned_line, missing_table, plain, state_line
 
 #: Time range -> step of its charts.
 WINDOWS = {"15m": "1m", "1h": "1m", "6h": "5m", "24h": "15m", "7d": "2h"}
@@ -164,6 +164,12 @@ def wait(found: Problem) -> None:
         st.caption(f"This page tries again every {RETRY_SECONDS} s.")
     else:
         st.rerun()
+
+
+def misaligned(alignment: shapes.AlignmentSummary) -> None:
+    """Name the tokens that draft and target know by different ids, if there are any."""
+    if alignment.state == "misaligned":
+        st.error(misaligned_line(alignment), icon=":material/translate:")
 
 
 def unusable(summary: shapes.Summary, chosen: Filters) -> bool:

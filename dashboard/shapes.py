@@ -83,6 +83,47 @@ class Versions(Shape):
     num_speculative_tokens: int | None
 
 
+class MovedToken(Shape):
+    target_id: int
+    draft_id: int
+    target_text: str | None
+    draft_text: str | None
+    count: int
+
+
+class AlignmentSummary(Shape):
+    state: Literal["aligned", "misaligned", "unknown"]
+    reason: str
+    moved_tokens: int
+    moved: list[MovedToken]
+
+
+class DraftPosition(Shape):
+    mark: Literal["accepted", "rejected", "discarded", "bonus", "not_drafted"]
+    draft_id: int | None
+    draft: str | None
+    target_id: int | None
+    target: str | None
+
+
+class Draft(Shape):
+    request_id: str
+    at: datetime
+    finish_reason: str
+    output_tokens: int
+    draft_tokens: int
+    accepted_tokens: int
+    p: float | None
+    draft_text: str | None
+    final_text: str | None
+    reason: str | None
+    steps: list[list[DraftPosition]]
+
+
+class Drafts(Shape):
+    drafts: list[Draft]
+
+
 class Summary(Shape):
     generated_at: datetime
     window_s: int
@@ -95,6 +136,7 @@ class Summary(Shape):
     slo: Slo
     traffic: Traffic
     coverage: Coverage
+    alignment: AlignmentSummary
     versions: Versions
     database: Literal["ok", "unavailable"]
     records_dropped: int

@@ -64,6 +64,10 @@ DEFINITIONS = MappingProxyType(
             "Rejected / reached: of the verify steps that got as far as this position, the share "
             "whose draft token was rejected there."
         ),
+        "rejected": "The first draft token of a verify step that the target did not take, beside the target's own.",
+        "discarded": "Draft tokens behind a rejected one: the target never looked at them.",
+        "bonus": "The target's own token behind a fully accepted draft; it is not counted as a draft token.",
+        "not drafted": "Tokens for which the draft proposed nothing, as the first of a reply.",
         "reached": "Verify steps in which this position was drafted and every earlier one accepted.",
     }
 )

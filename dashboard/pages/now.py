@@ -11,6 +11,7 @@ from dashboard.parts import (
     chart,
     client,
     database_note,
+    misaligned,
     missing,
     no_speculation,
     problem,
@@ -55,6 +56,7 @@ def _figures(chosen: Filters) -> None:
         problem(found)
         return
     database_note(summary)
+    misaligned(summary.alignment)
     if unusable(summary, chosen):
         return
     speculated = bool(summary.acceptance.requests)

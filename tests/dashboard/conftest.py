@@ -22,12 +22,14 @@ MODELS = {
     "truncation": models.TruncationSeries,
     "latency": models.LatencySeries,
     "fallback": models.Fallback,
+    "drafts": models.Drafts,
 }
 QUERIES = {
     "summary": params.SummaryParams,
     "acceptance": params.SeriesParams,
     "truncation": params.SeriesParams,
     "latency": params.SeriesParams,
+    "drafts": params.DraftsParams,
 }
 Payload = dict[str, Any]
 
@@ -108,6 +110,7 @@ def summary(**changes: Any) -> Payload:
             "requests": 0.957,
             "missing": {"no acceptance block in the reply": 14, "acceptance block of unknown shape": 4},
         },
+        "alignment": alignment(),
         "versions": {
             "specwatch": "0.1.0",
             "fingerprint": "vllm-0.32.0-ab12",
@@ -118,6 +121,80 @@ def summary(**changes: Any) -> Payload:
         "database": "ok",
         "records_dropped": 0,
     } | changes
+
+
+def alignment(*moved: tuple[str | None, int, int, int], more: int = 0) -> Payload:
+    """Moved tokens: text, id in the target, id in the draft, times seen."""
+    seen = {"first_seen": NOW.isoformat(), "last_seen": NOW.isoformat(), "share": 0.9, "kind": "same_text"}
+    tokens = [
+        {"target_text": text, "draft_text": text, "target_id": target, "draft_id": draft, "count": times} | seen
+        for text, target, draft, times in moved
+    ]
+    return {
+        "state": "misaligned" if moved else "aligned",
+        "reason": "told by the engine's events",
+        "same_text_other_id": sum(times for *_, times in moved),
+        "moved_tokens": len(moved) + more,
+        "moved": tokens,
+    }
+
+
+def position(mark: str, draft: str | None, target: str | None) -> Payload:
+    ids = [None if text is None else 1000 + sum(map(ord, text)) for text in (draft, target)]
+    return {"mark": mark, "draft_id": ids[0], "draft": draft, "target_id": ids[1], "target": target}
+
+
+def draft(*steps: list[Payload], **changes: Any) -> Payload:
+    """What was proposed for one request."""
+    positions = [each for step in steps for each in step]
+    drafted = sum(each["draft"] is not None for each in positions)
+    accepted = sum(each["mark"] == "accepted" for each in positions)
+    final = [each["target"] for each in positions if each["target"] is not None]
+    chosen = [each["draft"] or each["target"] for each in positions if each["target"] is not None]
+    return {
+        "request_id": "chatcmpl-8f2a61d09b3c4f7a",
+        "at": (NOW - timedelta(seconds=4)).isoformat(),
+        "finish_reason": "stop",
+        "prompt_tokens": 61,
+        "output_tokens": len(final),
+        "draft_tokens": drafted,
+        "accepted_tokens": accepted,
+        "p": accepted / drafted if drafted else None,
+        "draft_text": "".join(chosen),
+        "final_text": "".join(final),
+        "reason": None,
+        "steps": list(steps),
+    } | changes
+
+
+def drafts() -> Payload:
+    def accepted(*texts: str) -> list[Payload]:
+        return [position("accepted", text, text) for text in texts]
+
+    english = draft(
+        [position("not_drafted", None, "Your")],
+        [*accepted(" May", " bill", " is"), position("rejected", " higher", " 43"), position("discarded", " by", None)],
+        [*accepted(".", "5", "0", " euros"), position("bonus", None, ",")],
+        [
+            *accepted(" which"),
+            position("rejected", "\n", " is"),
+            *(position("discarded", x, None) for x in (" a", " <b")),
+        ],
+        [*accepted(" 5", " more", "."), position("rejected", "<|eot|>", "<|eot|>")],
+    )
+    chinese = draft(
+        [position("not_drafted", None, "好的")],
+        [*accepted("，", "您的", "地址", "是"), position("bonus", None, "北京市")],
+        [*accepted("人民路"), position("rejected", "8", "1"), *(position("discarded", x, None) for x in "8号")],
+        [*accepted("2", "号", "。"), position("rejected", "\n", "<|eot|>")],
+    )
+    plain = draft(
+        *([position("not_drafted", None, text)] for text in ("def", " total", "(", "orders", "):")),
+        draft_text=None,
+        reason="the engine could not see the draft ids",
+        finish_reason="length",
+    )
+    return {"drafts": [english, chinese, plain]}
 
 
 def acceptance(by: str | None = None) -> Payload:
@@ -202,6 +279,7 @@ class Api:
             "truncation": lambda query: (200, truncation(query.get("by"))),
             "latency": latency(),
             "fallback": fallback(),
+            "drafts": drafts(),
         }
         self.seen: list[tuple[str, str, dict[str, str], str | None]] = []
         self.put: Callable[[Payload], Answer] = self._put
@@ -278,6 +356,9 @@ def sample() -> Any:
         figures=figures,
         fallback=fallback,
         summary=summary,
+        alignment=alignment,
+        draft=draft,
+        position=position,
         truncation=truncation,
         truncation_point=truncation_point,
     )

@@ -92,6 +92,18 @@ def test_the_page_shows_the_payload(url, api, sample):
         page.locator(".js-plotly-plot .scatterlayer path.js-line").first.wait_for(state="attached")
         assert ("GET", "summary", {"window": "6h"}, "Bearer secret") in api.seen
 
+        # What was proposed, and with what the target replaced it.
+        page.get_by_role("link", name="Drafts").click()
+        page.locator(".sw-rejected", has_text="higher").first.wait_for()
+        struck = page.locator(".sw-tokens .sw-rejected").first
+        assert struck.evaluate("each => getComputedStyle(each).textDecorationLine") == "line-through"
+        assert page.locator(".sw-tokens .sw-instead").first.inner_text() == " 43"
+        assert page.locator(".sw-tokens").first.inner_text().endswith("<|eot|><|eot|>")
+        page.set_viewport_size({"width": 390, "height": 900})
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        page.set_viewport_size({"width": 1280, "height": 900})
+        page.get_by_role("link", name="Now").click()
+
         # It refreshes by itself.
         api.answers["fallback"] = sample.fallback(state="autoregressive", reason="p fell below 0.65")
         api.answers["summary"] = sample.summary(last_100=sample.figures(100, 0.5))

@@ -181,8 +181,8 @@ def truncation_series(draw):
         return st.lists(st.none() | values, min_size=positions, max_size=positions)
 
     point = st.builds(
-        models.TruncationPoint, at=st.none() | TIMES, rejected_at=cells(st.integers(0)), reached=cells(st.integers(0)),
-        hazard=cells(FINITE), verify_steps=st.integers(0, 10**12), truncated_steps=st.integers(0, 10**12),
+        models.TruncationPoint, at=st.none() | TIMES, rejected_at=cells(COUNTS), reached=cells(COUNTS),
+        hazard=cells(FINITE), verify_steps=COUNTS, truncated_steps=COUNTS,
     )  # fmt: skip
     return draw(
         st.builds(
@@ -196,6 +196,7 @@ def truncation_series(draw):
 
 
 STEPS = st.none() | st.integers(1, 7 * 86_400)
+COUNTS = st.integers(0, 10**12)
 
 st.register_type_strategy(float, FINITE)
 st.register_type_strategy(datetime, TIMES)

@@ -31,6 +31,19 @@ def truncation(api, monkeypatch):
     return AppTest.from_function(truncation_page, default_timeout=60)
 
 
+def drafts_page():
+    from dashboard import parts
+    from dashboard.pages import drafts
+
+    drafts.page(parts.filters())
+
+
+@pytest.fixture
+def drafts(api, monkeypatch):
+    monkeypatch.setenv("SPECWATCH_API", api.url)
+    return AppTest.from_function(drafts_page, default_timeout=60)
+
+
 def values(at):
     return {metric.label: metric.value for metric in at.metric}
 
@@ -224,3 +237,43 @@ def test_nothing_to_switch_to(now, api, sample):
     at = now.run()
     assert "`fallback_upstream`" in said(at).replace("\\", "")
     assert "switch_ask" not in {button.key for button in at.button}
+
+
+def test_drafts(drafts, api):
+    at = drafts.run()
+    assert not at.exception
+    text = said(at)
+    assert "What the draft model proposed for the last 10 requests" in text
+    assert ("GET", "drafts", {"limit": "10"}, None) in api.seen
+    assert "<b>p 0.647</b> · 11 of 17 draft tokens accepted · reply of 16 tokens, ended by stop" in text
+    assert "p no data</b> · nothing drafted" in text
+    assert "The engine could not see the draft ids." in text
+    assert " higher</span>" in text
+    assert [text.value for text in at.text][:2] == [
+        "Your May bill is higher.50 euros, which\n 5 more.<|eot|>",
+        "Your May bill is 43.50 euros, which is 5 more.<|eot|>",
+    ]
+    assert not at.error
+
+
+def test_no_drafts(drafts, api):
+    api.answers["drafts"] = (409, {"error": {"message": "recent_drafts: no drafts are kept"}})
+    text = said(drafts.run())
+    assert "No drafts are kept." in text
+    assert "recent_drafts: 50" in text
+    api.answers["drafts"] = {"drafts": []}
+    assert "No drafts yet." in said(drafts.run())
+    api.answers["drafts"] = (500, {"error": {"message": "it broke"}})
+    assert "The sidecar gave no figures." in said(drafts.run())
+
+
+def test_moved_tokens_are_named(now, drafts, api, sample):
+    moved = sample.alignment(("<|eot|>", 4, 5, 100), (None, 7, 8, 1), more=2)
+    api.answers["summary"] = sample.summary(alignment=moved)
+    for page in (now, drafts):
+        (banner,) = page.run().error
+        assert banner.value.replace("\\", "") == (
+            "**Draft and target know tokens by different ids.** '<|eot|>' is id 4 in the target and 5 in the draft, "
+            "rejected 100 times; a token is id 7 in the target and 8 in the draft, rejected 1 time; 2 more tokens. "
+            "Such guesses are right and lost: use a draft that was trained with the target's tokenizer."
+        )

@@ -1,0 +1,63 @@
+"""Drafts: what the draft model proposed for the last requests, token by token."""
+
+import streamlit as st
+
+from dashboard import drafts as html
+from dashboard.client import Kind, Problem
+from dashboard.frames import plain
+from dashboard.parts import DATA_SECONDS, Filters, client, misaligned, problem
+from dashboard.words import define
+
+SHOWN = 10
+
+
+@st.fragment(run_every=DATA_SECONDS)
+def page(chosen: Filters) -> None:
+    try:
+        alignment = client().summary(chosen.window).alignment
+        found = client().drafts(SHOWN).drafts
+    except Problem as problem_found:
+        _none(problem_found)
+        return
+    misaligned(alignment)
+    st.markdown(
+        f"What the draft model proposed for the last {SHOWN} requests, and what the target model made of it. "
+        "Time range and scenario do not narrow it.",
+        help=define("rejected", "discarded", "bonus", "not drafted"),
+    )
+    if not found:
+        st.info(
+            "**No drafts yet.** Requests are shown once they have finished, from the moment the engine's plugin "
+            "tells its events.",
+            icon=":material/hourglass_empty:",
+        )
+        return
+    st.html(html.STYLE + html.KEY)
+    for number, draft in enumerate(found):
+        with st.container(border=True, key=f"draft_{number}"):
+            st.html(html.heading(draft))
+            if draft.steps:
+                st.html(html.tokens(draft))
+            if draft.reason:
+                st.caption(plain(f"{draft.reason[:1].upper()}{draft.reason[1:]}."))
+            if draft.draft_text is not None and draft.draft_text != draft.final_text:
+                with st.expander("Draft text beside final text", key=f"texts_{number}"):
+                    left, right = st.columns(2)
+                    left.markdown("**Draft text**", help="The draft's own choice at every position of the reply.")
+                    left.text(draft.draft_text)
+                    right.markdown("**Final text**")
+                    right.text(draft.final_text or "")
+
+
+def _none(found: Problem) -> None:
+    if found.kind is Kind.UNREACHABLE:
+        st.rerun()
+    if found.kind is not Kind.REFUSED:
+        problem(found)
+        return
+    st.info("**No drafts are kept.** Texts are private, so that is how it is by default.", icon=":material/lock:")
+    st.markdown(
+        "`recent_drafts` says how many requests the sidecar keeps in memory, and `engine_events` where the engine's "
+        "plugin tells what it drafted. Set both and start it again:"
+    )
+    st.code("recent_drafts: 50\nengine_events: /run/specwatch/events.sock", language="yaml")
