@@ -82,7 +82,8 @@ def _choices(upstreams: Mapping[str, Upstream]) -> dict[Arm, Sequence[Choice]]:
     """Where a request of each arm goes, and where it goes if that upstream cannot be reached."""
     speculative = Choice(upstreams[SPECULATIVE], Arm.SPECULATIVE)
     if AUTOREGRESSIVE not in upstreams:
-        return dict.fromkeys(Arm, (speculative,))
+        plain_arms = (Arm.AUTOREGRESSIVE, Arm.BASELINE)
+        return {arm: (Choice(upstreams[SPECULATIVE], arm, opt_out=arm in plain_arms),) for arm in Arm}
     plain = upstreams[AUTOREGRESSIVE]
     found: dict[Arm, Sequence[Choice]] = {}
     for arm in Arm:

@@ -107,16 +107,17 @@ def dashboard(
 @app.command()
 def status(config: Config = None, as_json: Json = False) -> None:
     """State, acceptance rate and latency of the last hour."""
-    from .remote import RemoteError, print_status, summary
+    from .remote import RemoteError, engines, print_status, summary
 
+    settings = _load(config)
     try:
-        answer = summary(_load(config))
+        answer, steered = summary(settings), engines(settings)
     except RemoteError as error:
         _fail(str(error), 1)
     if as_json:
-        typer.echo(json.dumps(answer, indent=2))
+        typer.echo(json.dumps(answer | {"engines": steered}, indent=2))
     else:
-        print_status(answer)
+        print_status(answer, steered)
 
 
 @app.command()
@@ -136,6 +137,56 @@ def fallback(
     except RemoteError as error:
         _fail(str(error), 1)
     typer.echo(json.dumps(answer, indent=2) if as_json else f"{answer['state']} ({answer['mode']}): {answer['reason']}")
+
+
+@app.command()
+def cap(
+    tokens: Annotated[str, typer.Argument(help="Most draft tokens a step: a number, or `default`.")],
+    mode: Annotated[str | None, typer.Option(help="hard, soft or cold; else as it is.")] = None,
+    reason: Annotated[str, typer.Option(help="Why; kept with the change.")] = "",
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Cap the draft tokens of the running engine, requests in flight included; 0 switches speculation off."""
+    from .remote import RemoteError, core_line, set_cap
+
+    if tokens != "default" and not (tokens.isascii() and tokens.isdigit()):
+        _fail(f"{tokens!r} is no cap: use a number from 0 on, or default")
+    if mode not in (None, "hard", "soft", "cold"):
+        _fail(f"--mode: {mode!r} is none: use hard, soft or cold")
+    try:
+        answer = set_cap(_load(config), None if tokens == "default" else int(tokens), mode, reason)
+    except RemoteError as error:
+        _fail(str(error), 1)
+    if as_json:
+        typer.echo(json.dumps(answer, indent=2))
+    else:
+        for core in answer["cores"]:
+            typer.echo(f"engine {core['engine']} {core_line(core)}")
+
+
+@app.command()
+def swap(
+    checkpoint: Annotated[Path, typer.Argument(help="Folder of the other weights, on the engine's machine.")],
+    reason: Annotated[str, typer.Option(help="Why; kept with the change.")] = "",
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Load other weights of the same shape into the running engine's draft model."""
+    from .remote import RemoteError
+    from .remote import swap as order
+
+    try:
+        answer = order(_load(config), str(checkpoint.absolute()), reason)
+    except RemoteError as error:
+        _fail(str(error), 1)
+    if as_json:
+        typer.echo(json.dumps(answer, indent=2))
+    else:
+        for core in answer["cores"]:
+            typer.echo(
+                f"engine {core['engine']} drafts with {answer['checkpoint']}; it stood still {core['still_s']:g} s"
+            )
 
 
 @db.command("upgrade")

@@ -68,6 +68,7 @@ class Live:
     #: state -> whether it holds
     states: Mapping[str, bool]
     feed: FeedCounts = FeedCounts()
+    opt_out_ineffective: int = 0
 
 
 class Metrics:
@@ -305,6 +306,11 @@ def _live_families(live: Live) -> Iterator[Metric]:
     for state, holds in live.states.items():
         states.add_metric((state,), int(holds))
     yield states
+    yield CounterMetricFamily(
+        "specwatch_opt_out_ineffective",
+        "Requests that were drafted for though they were to be served without speculation.",
+        value=live.opt_out_ineffective,
+    )
     yield from _feed_families(live.feed)
 
 

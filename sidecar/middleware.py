@@ -18,7 +18,7 @@ import httpx
 
 from .record import Arm, Outcome
 from .recorder import SPECULATIVE, Recorder, StartError
-from .relay.watch import REFUSALS, REPLACED
+from .relay.watch import CODED_FRAMING, FRAMING, REFUSALS
 from .settings import Settings, SettingsError, load
 from .tap.tap import Tap
 
@@ -67,8 +67,10 @@ class Specwatch:
             tap = self._recorder.tap.watch(_RequestHead(scope), time.monotonic())
             if tap is None:
                 return None
-            tap.sent(SPECULATIVE, Arm.SPECULATIVE, self.in_flight + 1)
-            exchange = Exchange(tap, receive, send, self._ended, rewrites=self._recorder.tap.add_usage)
+            arm = self._recorder.fallback.arm()
+            tap.sent(SPECULATIVE, arm, self.in_flight + 1)
+            rewrites, opt_out = self._recorder.tap.add_usage, arm is not Arm.SPECULATIVE
+            exchange = Exchange(tap, receive, send, self._ended, rewrites=rewrites, opt_out=opt_out)
             self.in_flight += 1
             return exchange
         except Exception:
@@ -137,6 +139,8 @@ def _settings() -> Settings:
     """What is configured, as it is meant inside a server. Raises SettingsError."""
     settings = load()
     changes: dict[str, Any] = {}
+    if "baseline_share" not in settings.model_fields_set:
+        changes["baseline_share"] = 0.0  # the same
     host, _, port = settings.admin.rpartition(":")
     if numbered := _NUMBERED.fullmatch(multiprocessing.current_process().name):
         changes["admin"] = f"{host}:{int(port) + int(numbered[1])}"
@@ -156,6 +160,7 @@ class Exchange:
         "_held",
         "_instead",
         "_left",
+        "_opt_out",
         "_over",
         "_receive",
         "_refused",
@@ -166,14 +171,25 @@ class Exchange:
     )
 
     def __init__(
-        self, tap: Tap, receive: Receive, send: Send, ended: Callable[[Outcome], None], *, rewrites: bool
+        self,
+        tap: Tap,
+        receive: Receive,
+        send: Send,
+        ended: Callable[[Outcome], None],
+        *,
+        rewrites: bool,
+        opt_out: bool = False,
     ) -> None:
-        """`rewrites`: the tap may change the request, so that is read before the app runs, as far as `tap.hold`."""
+        """`rewrites`: the tap may change the request, so that is read before the app runs, as far as `tap.hold`.
+
+        `opt_out`: it is to be changed so that it is served without speculation.
+        """
         self._tap = tap
         self._receive = receive
         self._send = send
         self._ended = ended
-        self._rewrites = rewrites
+        self._rewrites = rewrites or opt_out
+        self._opt_out = opt_out
         #: The request's body as far as it was read; None once the tap was given it, or it is too long to be.
         self._held: list[bytes] | None = []
         #: What the tap wants to be asked instead.
@@ -242,10 +258,10 @@ class Exchange:
         held.append(body)
         if self._bytes_in > self._tap.hold:
             self._held = None
-            self._tap.request(None)
+            self._tap.request(None, opt_out=self._opt_out)
         elif not message.get("more_body", False):
             self._held = None
-            self._instead = self._tap.request(b"".join(held))
+            self._instead = self._tap.request(b"".join(held), opt_out=self._opt_out)
 
     async def _run_held(self, app: App, scope: Scope) -> None:
         messages: list[Message] = []
@@ -255,7 +271,8 @@ class Exchange:
         if body is not None:
             self._changed = True
             changed: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-            await app(_with_body(scope, len(body)), self._again(changed), self._send_and_look)
+            other = _with_body(scope, len(body), uncoded=self._tap.uncoded)
+            await app(other, self._again(changed), self._send_and_look)
             self._changed = False
             if not self._refused or self._left:
                 return
@@ -351,7 +368,8 @@ class _ResponseHead(_Head):
         self.status = status
 
 
-def _with_body(scope: Scope, length: int) -> Scope:
-    """The scope of a request that has another body, of `length` bytes, and takes no coded reply."""
-    fields = [field for field in scope["headers"] if field[0] not in REPLACED]
+def _with_body(scope: Scope, length: int, *, uncoded: bool) -> Scope:
+    """The scope of a request that has another body, of `length` bytes; `uncoded`: and takes no coded reply."""
+    replaced = CODED_FRAMING if uncoded else FRAMING
+    fields = [field for field in scope["headers"] if field[0] not in replaced]
     return {**scope, "headers": [*fields, (b"content-length", b"%d" % length)]}

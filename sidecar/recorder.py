@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
+from itertools import pairwise
 from typing import Protocol
 
 import httpx
@@ -22,7 +23,6 @@ from prometheus_client import CollectorRegistry
 from .api.app import create_app
 from .api.deps import ApiDeps
 from .api.models import FallbackState
-from .control.facts import read_facts
 from .control.fallback import Decision, Fallback, Mode, State
 from .engine_feed.feed import EngineFeed, FeedError
 from .engine_feed.join import Joiner
@@ -30,6 +30,7 @@ from .metrics import CONTENT_TYPE, FeedCounts, Live, Metrics
 from .probes.acceptance import CountWindow
 from .record import Outcome, Record
 from .settings import Settings, SettingsError, split_address
+from .steering import Steering
 from .store.engine import DatabaseUrlError, check_url
 from .store.queries import DatabaseUnavailable, Reader
 from .store.rows import Transition
@@ -91,14 +92,12 @@ class Recorder:
         self.feed = None if settings.engine_events is None else EngineFeed(settings.engine_events)
         self._urls = urls
         self._traffic = traffic
-        self._transport = transport
-        self.facts = {
-            SPECULATIVE: Facts(settings.draft_model, settings.num_speculative_tokens),
-            AUTOREGRESSIVE: Facts(),
-        }
+        self._http = httpx.AsyncClient(transport=transport, trust_env=False, timeout=5)
+        configured = {SPECULATIVE: Facts(settings.draft_model, settings.num_speculative_tokens)}
+        self.steering = Steering(self._http, urls, configured, settings.engine_token, SPECULATIVE, self._steered)
         self.fallback = Fallback(
             Decision(Mode.AUTO, State.SPECULATIVE, time.time(), "started"),
-            can_fall_back=AUTOREGRESSIVE in urls,
+            can_fall_back=self._can_fall_back,
             baseline_share=settings.baseline_share,
         )
         self._restored = False
@@ -111,14 +110,16 @@ class Recorder:
         self.tap = TapContext(
             instance=settings.instance,
             sink=self._record if self.joiner is None else self.joiner.put,
-            facts=self.facts,
+            facts=self.steering.facts,
             scenario_header=settings.scenario_header.lower().encode("latin-1"),
             scenario_rules=[(name, re.compile(rule.encode())) for name, rule in settings.scenario_rules.items()],
             hold=settings.hold_bytes,
             add_usage=settings.add_usage,
             add_headers=settings.add_headers,
+            can_opt_out=self._can_opt_out,
         )
         self.metrics = Metrics(CollectorRegistry(), self._live, upstreams=urls, scenarios=settings.scenarios)
+        self.metrics.models = self.steering.models
         self._admin: tuple[_Server, asyncio.Task[None]] | None = None
 
     def start(self) -> None:
@@ -156,6 +157,7 @@ class Recorder:
         if self.joiner is not None:
             await self.joiner.settle()
         await self.tasks.close()
+        await self._http.aclose()
         if self.feed is not None and self.joiner is not None:
             self.feed.stop()
             self.joiner.flush()
@@ -169,8 +171,16 @@ class Recorder:
 
     # ---- control (what the API calls the fallback port)
 
+    def _can_opt_out(self) -> bool:
+        """Whether the engine serves a request without speculation where its body asks for that."""
+        told = self.steering.obeys
+        return told if told is not None else self.feed is not None and self.feed.connected > 0
+
+    def _can_fall_back(self) -> bool:
+        return AUTOREGRESSIVE in self._urls or (self.settings.hold_bytes > 0 and self._can_opt_out())
+
     def state(self) -> FallbackState:
-        decision = self.fallback.decision
+        decision = self.fallback.in_force
         return FallbackState(
             mode=decision.mode.value,
             state=decision.state.value,
@@ -182,7 +192,7 @@ class Recorder:
     def set_mode(self, mode: str, reason: str) -> None:
         """An operator's order. Raises CannotFallBack."""
         self._restored = True
-        before = self.fallback.decision
+        before = self.fallback.in_force
         decision = self.fallback.set_mode(Mode(mode), reason or "ordered by an operator", time.time())
         instance = self.settings.instance
         self.writer.put_transition(
@@ -201,32 +211,37 @@ class Recorder:
         except DatabaseUnavailable:
             return
         if not self._restored and decision is not None:
-            self.fallback.restore(decision)
+            self.fallback.decision = decision
         self._restored = True
 
     def _last_order(self) -> Decision | None:
         """What was last ordered here. Raises DatabaseUnavailable."""
-        last = self.reader.last_transition(self.settings.instance)
-        if last is None:
+        rows = self.reader.transitions(instance=self.settings.instance)
+        if not rows:
             return None
+        # A row that changes neither mode nor state tells of something else, as of the engine's cap.
+        orders = [
+            row
+            for row, before in pairwise([*rows, {"mode": Mode.AUTO}])
+            if row["from_state"] != row["to_state"] or row["mode"] != before["mode"]
+        ]
+        last = orders[0] if orders else rows[-1]
         at: datetime = last["at"]
         return Decision(Mode(last["mode"]), State(last["to_state"]), at.timestamp(), last["reason"])
 
+    def _steered(self, what: str) -> None:
+        """The engine took an order."""
+        decision = self.fallback.decision
+        self.writer.put_transition(
+            Transition(time.time(), self.settings.instance, decision.mode, decision.state, decision.state, what)
+        )
+        _log.warning("%s", what)
+
     async def _keep_facts(self) -> None:
-        async with httpx.AsyncClient(transport=self._transport, trust_env=False, timeout=5) as client:
-            unknown = set(self._urls)
-            while True:
-                for name, url in self._urls.items():
-                    known = self.facts[name]
-                    found = await read_facts(client, url, known.draft_model, known.num_speculative_tokens)
-                    if found is not None:
-                        if found[0] != known:
-                            _log.info("upstream %s: %s", name, found[0].fingerprint)
-                        self.facts[name] = found[0]
-                        self.metrics.models.update(found[1])
-                        unknown.discard(name)
-                await self.restore()
-                await asyncio.sleep(_FACTS_FIRST_S if unknown else _FACTS_EVERY_S)
+        while True:
+            complete = await self.steering.look_round()
+            await self.restore()
+            await asyncio.sleep(_FACTS_EVERY_S if complete else _FACTS_FIRST_S)
 
     # ---- what the admin port tells
 
@@ -237,6 +252,7 @@ class Recorder:
             version=version("specwatch"),
             reader=self.reader,
             fallback=self,
+            engines=self.steering,
             database_ok=lambda: self.writer.healthy,
             records_dropped=lambda: self.writer.dropped,
             failed_tasks=lambda: self.tasks.failed,
@@ -274,6 +290,7 @@ class Recorder:
             mean_acceptance_length=self.window.mean_acceptance_length,
             window_requests=len(self.window),
             states={each.value: each is state for each in State},
+            opt_out_ineffective=self.tap.ineffective,
             feed=self._feed_counts(),
         )
 

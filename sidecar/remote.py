@@ -20,7 +20,34 @@ def set_mode(settings: Settings, mode: str, reason: str) -> dict[str, Any]:
     return _ask(settings, "PUT", "/api/v1/fallback", {"mode": mode, "reason": reason or "specwatch fallback"})
 
 
-def _ask(settings: Settings, method: str, path: str, body: object = None) -> dict[str, Any]:
+def engines(settings: Settings) -> list[dict[str, Any]]:
+    """The engines that can be steered; none where that is of no concern."""
+    answer = _ask(settings, "GET", "/api/v1/engine")
+    return [engine for engine in answer["engines"] if engine["reachable"]]
+
+
+def set_cap(settings: Settings, cap: int | None, mode: str | None, reason: str) -> dict[str, Any]:
+    order = {"cap": cap, "mode": mode, "reason": reason or "specwatch cap"}
+    return _ask(settings, "PUT", "/api/v1/engine", order, timeout_s=60)
+
+
+def swap(settings: Settings, checkpoint: str, reason: str) -> dict[str, Any]:
+    order = {"checkpoint": checkpoint, "reason": reason or "specwatch swap"}
+    return _ask(settings, "PUT", "/api/v1/engine/draft", order, timeout_s=1000)
+
+
+def core_line(core: dict[str, Any]) -> str:
+    """An engine core in a sentence."""
+    most = core["num_speculative_tokens"]
+    if core["method"] is None:
+        return "does not speculate"
+    if core["cap"] is None:
+        return f"drafts up to {most} tokens a step, as configured (mode {core['mode']})"
+    zero = f": {core['at_zero']}" if core["cap"] == 0 else ""
+    return f"capped at {core['cap']} of {most} draft tokens a step (mode {core['mode']}){zero}"
+
+
+def _ask(settings: Settings, method: str, path: str, body: object = None, *, timeout_s: float = 10) -> dict[str, Any]:
     host, port = split_address(settings.admin)
     host = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
@@ -28,7 +55,7 @@ def _ask(settings: Settings, method: str, path: str, body: object = None) -> dic
     headers = {"authorization": f"Bearer {token.get_secret_value()}"} if token else {}
     try:
         # The environment's proxies are for the outside.
-        with httpx.Client(trust_env=False, timeout=10) as client:
+        with httpx.Client(trust_env=False, timeout=timeout_s) as client:
             answer = client.request(method, url + path, json=body, headers=headers)
     except httpx.HTTPError as error:
         raise RemoteError(
@@ -48,8 +75,8 @@ def _ask(settings: Settings, method: str, path: str, body: object = None) -> dic
     return value
 
 
-def print_status(answer: dict[str, Any]) -> None:
-    """The summary as lines for a terminal."""
+def print_status(answer: dict[str, Any], steered: list[dict[str, Any]]) -> None:
+    """The summary, and the engines that can be steered, as lines for a terminal."""
     from rich.console import Console
     from rich.table import Table
 
@@ -71,6 +98,10 @@ def print_status(answer: dict[str, Any]) -> None:
     )
     outcomes = ", ".join(f"{count} {name}" for name, count in traffic["outcomes"].items() if count)
     table.add_row("requests, last hour", f"{traffic['requests']}" + (f" ({outcomes})" if outcomes else ""))
+    for engine in steered:
+        for core in engine["cores"]:
+            name = engine["upstream"] + (f" {core['engine']}" if len(engine["cores"]) > 1 else "")
+            table.add_row(f"engine, {name}", core_line(core))
     table.add_row("database", answer["database"])
     Console().print(table)
 

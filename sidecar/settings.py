@@ -87,6 +87,11 @@ class Settings(BaseSettings):
         description="Unix socket on which the sidecar listens for the events of the engine's plugin, which tell the "
         "figures of every request; the engine is given the same path.",
     )
+    engine_token: SecretStr | None = Field(
+        None,
+        description="Bearer token of the control route of the engine's plugin, which caps and swaps drafts; the engine "
+        "is given the same.",
+    )
 
     draft_model: str | None = Field(None, description="Name of the draft model in each row.")
     num_speculative_tokens: int | None = Field(None, ge=1, description="k, for the fingerprint of each row.")
@@ -143,6 +148,13 @@ class Settings(BaseSettings):
             raise ValueError(f"admin listens on {host}, which is not loopback: set admin_token")
         if self.admin_token is not None and not self.admin_token.get_secret_value():
             raise ValueError("admin_token: is empty, which would let everybody in")
+        return self
+
+    @model_validator(mode="after")
+    def _engine_token_is_one(self) -> Self:
+        token = self.engine_token.get_secret_value() if self.engine_token is not None else "x"
+        if not (token.isascii() and token.isprintable() and token.strip() == token) or not token:
+            raise ValueError("engine_token: must be printable ASCII without spaces around it, and not empty")
         return self
 
     @model_validator(mode="after")

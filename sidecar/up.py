@@ -3,10 +3,13 @@
 import ctypes
 import json
 import os
+import secrets
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import defaultdict
@@ -25,6 +28,8 @@ from .settings import Settings, split_address
 _STOP_S = 30.0
 _DEMO_RATE = 1.0
 _DEMO_S = 3600.0
+#: Longest path of a unix socket, bytes.
+_MAX_SOCKET_PATH = 107
 
 _console = Console(stderr=True, highlight=False)
 
@@ -59,6 +64,10 @@ class Up:
         self._asked = threading.Event()
         #: Set once an engine has said that it is warm.
         self._ready: defaultdict[str, threading.Event] = defaultdict(threading.Event)
+        #: Environment by which engines and sidecar find each other.
+        self._shared: dict[str, str] = {}
+        #: Of the socket, where the run's own folder has too long a path for one.
+        self._folder: str | None = None
         self._began = time.monotonic()
 
     def run(self) -> int:
@@ -74,6 +83,8 @@ class Up:
             return stop.code
         finally:
             self._stop_children()
+            if self._folder is not None:
+                shutil.rmtree(self._folder, ignore_errors=True)
         return 0
 
     @property
@@ -96,9 +107,11 @@ class Up:
         ]
         for engine in engines:
             _check_free(f"the port of {engine.file}", engine.url.partition("://")[2])
+        if settings.engine is not None:
+            self._shared = self._introduce()
         for engine in engines[:1]:
             self._spawn_engine(engine)
-        self._spawn("sidecar", "sidecar.cli", "sidecar", *self._sidecar_flags(engines))
+        self._spawn("sidecar", "sidecar.cli", "sidecar", *self._sidecar_flags(engines), shares=True)
         host, port = split_address(settings.dashboard)
         self._spawn(
             "dashboard",
@@ -137,7 +150,17 @@ class Up:
 
     def _spawn_engine(self, engine: _Engine) -> None:
         arguments = ("specwatch_engine.launch", "-c", str(engine.file))
-        self._spawn(engine.name, *arguments, ready=self._ready[engine.name])
+        self._spawn(engine.name, *arguments, ready=self._ready[engine.name], shares=True)
+
+    def _introduce(self) -> dict[str, str]:
+        """The engine's socket and token, for both sides. A command line would show the token to every user."""
+        settings = self._settings
+        token = settings.engine_token.get_secret_value() if settings.engine_token else secrets.token_urlsafe(32)
+        path = (settings.engine_events or settings.run_dir / "engine.sock").absolute()
+        if settings.engine_events is None and len(os.fsencode(path)) > _MAX_SOCKET_PATH:
+            self._folder = tempfile.mkdtemp(prefix="specwatch-")
+            path = Path(self._folder, "engine.sock")
+        return {"SPECWATCH_ENGINE_TOKEN": token, "SPECWATCH_ENGINE_EVENTS": str(path)}
 
     def _sidecar_flags(self, engines: list[_Engine]) -> list[str]:
         """What the engines' own files tell wins over settings that would only repeat it."""
@@ -171,7 +194,13 @@ class Up:
             raise _Stop(1, f"{module} failed, see above")
 
     def _spawn(
-        self, name: str, module: str, *arguments: str, log: Path | None = None, ready: threading.Event | None = None
+        self,
+        name: str,
+        module: str,
+        *arguments: str,
+        log: Path | None = None,
+        ready: threading.Event | None = None,
+        shares: bool = False,
     ) -> None:
         output = log.open("wb") if log is not None else None
         child = subprocess.Popen(
@@ -179,6 +208,7 @@ class Up:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.PIPE if ready else subprocess.STDOUT if output else None,
+            env=os.environ | self._shared if shares else None,
             # Ctrl-C reaches this process alone; the parts are then stopped in order.
             start_new_session=True,
             preexec_fn=_die_with_parent if sys.platform == "linux" else None,

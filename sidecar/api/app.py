@@ -13,10 +13,11 @@ from anyio import from_thread, to_thread
 from fastapi import APIRouter, FastAPI, Response
 from pydantic import BaseModel
 
+from sidecar.control.fallback import NOWHERE
 from sidecar.store.cursor import BadCursor
 from sidecar.store.queries import DatabaseUnavailable
 
-from . import errors, models
+from . import engine, errors, models
 from .auth import RequireToken
 from .deps import ApiDeps
 from .params import PageQuery, SeriesParams, SeriesQuery, SummaryQuery
@@ -36,6 +37,7 @@ def create_app(deps: ApiDeps) -> FastAPI:
     app.include_router(_health(deps))
     app.include_router(_figures(deps), prefix="/api/v1")
     app.include_router(_fallback(deps), prefix="/api/v1")
+    app.include_router(engine.router(deps), prefix="/api/v1")
     return app
 
 
@@ -138,7 +140,7 @@ def _fallback(deps: ApiDeps) -> APIRouter:
     async def change(order: models.FallbackChange) -> Response:
         """Order a mode; it holds for the requests that follow. Works without the database."""
         if order.mode == "autoregressive" and not deps.fallback.state().can_fall_back:
-            message = "mode: no autoregressive upstream is configured, so there is nothing to fall back to"
+            message = f"mode: {NOWHERE}, so there is nothing to fall back to"
             raise errors.ApiError(409, message, code="cannot_fall_back", param="mode")
         deps.fallback.set_mode(order.mode, order.reason)
         return await fallback()

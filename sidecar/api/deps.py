@@ -1,13 +1,14 @@
 """What the API needs of the rest of the process; `sidecar.app` fills it in."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from sidecar.control.engine import EngineError, EngineState, Swap
 from sidecar.store.queries import Reader
 
-from .models import FallbackState, Mode
+from .models import EngineMode, FallbackState, Mode
 
 
 class FallbackPort(Protocol):
@@ -19,6 +20,23 @@ class FallbackPort(Protocol):
         """Take an operator's order. `autoregressive` is only asked for where `can_fall_back` is true."""
 
 
+class EnginePort(Protocol):
+    """The engines behind the proxy. Called on the event loop."""
+
+    @property
+    def steered(self) -> str:
+        """Name of the upstream that takes orders."""
+
+    async def look(self) -> Mapping[str, Sequence[EngineState] | EngineError]:
+        """Every upstream's engine cores, or why they cannot be asked."""
+
+    async def set_cap(self, cap: int | None, mode: EngineMode | None, reason: str) -> Sequence[EngineState]:
+        """Raises EngineError."""
+
+    async def swap(self, checkpoint: str, reason: str) -> Sequence[Swap]:
+        """Raises EngineError."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ApiDeps:
     """All callables are cheap, and are called on the event loop or on worker threads."""
@@ -27,6 +45,7 @@ class ApiDeps:
     version: str
     reader: Reader
     fallback: FallbackPort
+    engines: EnginePort
     #: Whether the database took the latest rows: `Writer.healthy`.
     database_ok: Callable[[], bool]
     #: `Writer.dropped`.

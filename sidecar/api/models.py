@@ -1,12 +1,13 @@
 """Response shapes of `/api/v1`. Ratios are 0..1, times ms unless named `_s`; what is not known is null."""
 
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 Mode = Literal["auto", "speculative", "autoregressive"]
 State = Literal["speculative", "autoregressive"]
+EngineMode = Literal["hard", "soft", "cold"]
 
 
 class Model(BaseModel):
@@ -86,7 +87,7 @@ class FallbackState(Model):
     state: State
     since: datetime
     reason: str
-    #: False when no autoregressive upstream is configured: then nothing can be switched.
+    #: False while there is neither an autoregressive upstream nor an engine with the plugin: nothing can be switched.
     can_fall_back: bool
 
 
@@ -233,6 +234,83 @@ class Fallback(FallbackState):
 class FallbackChange(Model):
     mode: Mode
     reason: str = ""
+
+
+class EngineEvents(Model):
+    """Steps that an engine core sent here, and those that it could not send."""
+
+    sent: int
+    dropped: int
+    connected: bool
+
+
+class EngineCore(Model):
+    """One engine core. `method` is null where nothing is drafted, the rest of a core that does not speculate too."""
+
+    engine: int
+    vllm: str | None
+    method: str | None
+    #: As configured; `cap` null: all of them.
+    num_speculative_tokens: int | None
+    cap: int | None
+    mode: str | None
+    #: What a cap of 0 spares, in a sentence.
+    at_zero: str | None
+    draft_model: str | None
+    #: Engine steps so far, and requests in them now; `opted_out` of them are served without speculation.
+    step: int
+    running: int
+    waiting: int
+    opted_out: int
+    events: EngineEvents
+
+
+class Engine(Model):
+    upstream: str
+    #: Whether the plugin answered; else why not.
+    reachable: bool
+    reason: str | None
+    cores: list[EngineCore]
+
+
+class Engines(Model):
+    engines: list[Engine]
+
+
+class CapOrder(Model):
+    #: Most draft tokens a step; null: as the engine is configured.
+    cap: Annotated[int, Field(strict=True, ge=0)] | None
+    #: Null: as it is.
+    mode: EngineMode | None = None
+    reason: str = ""
+
+
+class DraftOrder(Model):
+    #: Folder on the engine's machine.
+    checkpoint: Annotated[str, Field(min_length=1)]
+    reason: str = ""
+
+
+class SwapWorker(Model):
+    """Checksums of the draft weights in memory, and how long staging and loading took."""
+
+    before: str | None
+    after: str | None
+    stage_s: float | None
+    commit_s: float | None
+
+
+class Swap(Model):
+    engine: int
+    workers: list[SwapWorker]
+    #: How long the engine core stood still.
+    still_s: float
+
+
+class Swaps(Model):
+    upstream: str
+    checkpoint: str
+    cores: list[Swap]
 
 
 class Health(Model):

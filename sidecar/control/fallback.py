@@ -1,6 +1,7 @@
 """The switch between speculative and plain (autoregressive) decoding."""
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -32,6 +33,12 @@ class Decision:
     reason: str
 
 
+NOWHERE = (
+    "no autoregressive upstream is configured, and no engine plugin is known that could serve a request without "
+    "speculation"
+)
+
+
 class CannotFallBack(Exception):
     """There is nothing to fall back to."""
 
@@ -41,25 +48,34 @@ class Fallback:
 
     In mode auto requests are speculative, but for the baseline share that latencies are compared with.
     A decision holds for requests that come after it; one in flight is served as it began.
+    `can_fall_back` is asked each time, as engines come and go; an order to fall back waits where it cannot.
     """
 
-    def __init__(self, decision: Decision, *, can_fall_back: bool, baseline_share: float, seed: int | None = None):
-        self.can_fall_back = can_fall_back
-        self._baseline_share = baseline_share if can_fall_back else 0.0
+    def __init__(
+        self, decision: Decision, *, can_fall_back: Callable[[], bool], baseline_share: float, seed: int | None = None
+    ):
+        self._can_fall_back = can_fall_back
+        self._baseline_share = baseline_share
         self._random = random.Random(seed).random  # noqa: S311 - chooses the baseline, guards nothing
+        #: As ordered.
         self.decision = decision
 
-    def restore(self, decision: Decision) -> None:
-        """Take up a decision made before a restart, unless its upstream is gone."""
+    @property
+    def can_fall_back(self) -> bool:
+        return self._can_fall_back()
+
+    @property
+    def in_force(self) -> Decision:
+        """The decision as it is carried out."""
+        decision = self.decision
         if decision.state is State.AUTOREGRESSIVE and not self.can_fall_back:
-            reason = "no autoregressive upstream is configured any more"
-            decision = replace(decision, mode=Mode.AUTO, state=State.SPECULATIVE, reason=reason)
-        self.decision = decision
+            return replace(decision, state=State.SPECULATIVE, reason=f"{decision.reason} (not in force: {NOWHERE})")
+        return decision
 
     def set_mode(self, mode: Mode, reason: str, now: float) -> Decision:
         """Take an operator's order. Raises CannotFallBack if there is nowhere to fall back to."""
         if mode is Mode.AUTOREGRESSIVE and not self.can_fall_back:
-            raise CannotFallBack("no autoregressive upstream is configured: set fallback_upstream")
+            raise CannotFallBack(f"{NOWHERE}: set fallback_upstream, or engine_token or engine_events")
         state = State.AUTOREGRESSIVE if mode is Mode.AUTOREGRESSIVE else State.SPECULATIVE
         self.decision = Decision(mode, state, now, reason)
         return self.decision
@@ -67,7 +83,7 @@ class Fallback:
     def arm(self) -> Arm:
         """How the next request is served."""
         if self.decision.state is State.AUTOREGRESSIVE:
-            return Arm.AUTOREGRESSIVE
+            return Arm.AUTOREGRESSIVE if self.can_fall_back else Arm.SPECULATIVE
         if self._baseline_share and self.decision.mode is Mode.AUTO and self._random() < self._baseline_share:
-            return Arm.BASELINE
+            return Arm.BASELINE if self.can_fall_back else Arm.SPECULATIVE
         return Arm.SPECULATIVE

@@ -12,7 +12,7 @@ from .framing import Reframing, reframing
 from .http1 import HOP_BY_HOP, MAX_HEAD, UNTIL_CLOSE, ProtocolError, RequestHead, ResponseHead
 from .tunnel import Tunnel
 from .upstream import UPSTREAM, Choice, ConnectError, UpstreamConnection
-from .watch import REFUSALS, REPLACED
+from .watch import CODED_FRAMING, FRAMING, REFUSALS
 
 if TYPE_CHECKING:
     from .client import ClientConnection
@@ -98,20 +98,21 @@ class Exchange:
         if length >= 0 and end <= len(data):
             self.request_done = True
             self.bytes_in = length
-            changed = watch.request(data[at:end] if length <= watch.hold else None) if watch is not None else None
+            choices = self._relay.choose()
+            changed = None
+            if watch is not None:
+                changed = watch.request(data[at:end] if length <= watch.hold else None, opt_out=choices[0].opt_out)
             if changed is None and self._goes_as_it_is():
-                self._dispatch(data[start:end], self._relay.choose())
+                self._dispatch(data[start:end], choices)
             else:
-                self._send(data[at:end], changed)
+                self._send(data[at:end], changed, choices)
             return end
         self._request_body = body_of(length)
         if watch is not None and length <= watch.hold:
             self._held = []
             self._held_payload = []
         else:
-            if watch is not None:
-                watch.request(None)
-            self._send(b"", None)
+            self._choose(b"", None)
         return self.from_client(data, at) if at < len(data) else -1
 
     def from_client(self, data: bytes, at: int) -> int:
@@ -135,13 +136,12 @@ class Exchange:
         self._held_payload += body.parts
         if self.request_done:
             self._held = None
-            self._send(b"".join(held), watch.request(b"".join(self._held_payload)))
+            self._choose(b"".join(held), b"".join(self._held_payload))
             self._held_payload = []
         elif self.bytes_in > watch.hold:
             self._held = None
             self._held_payload = []
-            watch.request(None)
-            self._send(b"".join(held), None)
+            self._choose(b"".join(held), None)
         return end
 
     def client_broke(self, status: int, message: str) -> None:
@@ -182,7 +182,9 @@ class Exchange:
     def _request_head(self, length: int | None) -> bytes:
         """The head to forward; `length` is that of a changed body."""
         head = self._head
-        drop = self._relay.not_forwarded | (_EXPECT if length is None else _EXPECT | REPLACED)
+        drop = self._relay.not_forwarded | _EXPECT
+        if length is not None:
+            drop |= CODED_FRAMING if self._watch is not None and self._watch.uncoded else FRAMING
         lines = [head.start, *head.forwarded(drop)]
         if length is not None:
             lines.append(b"Content-Length: %d" % length)
@@ -191,14 +193,20 @@ class Exchange:
             lines += head.lines(b"upgrade")
         return b"\r\n".join(lines) + b"\r\n\r\n"
 
-    def _send(self, raw: bytes, changed: bytes | None) -> None:
+    def _choose(self, raw: bytes, body: bytes | None) -> None:
+        """Forward the head and `raw`, the body so far as the client framed it; `body` is its payload, if whole."""
+        choices = self._relay.choose()
+        watch = self._watch
+        self._send(raw, watch.request(body, opt_out=choices[0].opt_out) if watch is not None else None, choices)
+
+    def _send(self, raw: bytes, changed: bytes | None, choices: Sequence[Choice]) -> None:
         """Forward the head and the body so far: `raw` as the client framed it, or whole and `changed`."""
         if changed is None:
             wire = self._request_head(None) + raw
         else:
             self._original = raw
             wire = self._request_head(len(changed)) + changed
-        self._dispatch(wire, self._relay.choose())
+        self._dispatch(wire, choices)
 
     def _dispatch(self, wire: bytes, candidates: Sequence[Choice], *, fresh: bool = False) -> None:
         """Send `wire`, what there is of the request, to the first of `candidates` that can be reached."""

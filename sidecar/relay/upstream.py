@@ -157,6 +157,8 @@ class Choice:
 
     upstream: Upstream
     arm: Arm
+    #: The upstream speculates unless the request's body asks it not to.
+    opt_out: bool = False
 
 
 #: Candidates for one request, best first; a later one is used only if an earlier refuses the connection.

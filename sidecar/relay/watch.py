@@ -6,9 +6,10 @@ from typing import Protocol
 from ..record import Arm, Outcome
 from .http1 import RequestHead, ResponseHead
 
-#: Fields that a changed body leaves no sense to: it has a length of its own, and only identity coding lets what it
-#: adds to the reply be found again.
-REPLACED = frozenset((b"content-length", b"transfer-encoding", b"accept-encoding"))
+#: Fields that a changed body leaves no sense to: it has a length of its own.
+FRAMING = frozenset((b"content-length", b"transfer-encoding"))
+#: Those that go as well where the reply must be uncoded.
+CODED_FRAMING = FRAMING | {b"accept-encoding"}
 #: Statuses that may mean that the change was not liked.
 REFUSALS = (400, 422)
 
@@ -22,8 +23,15 @@ class Watch(Protocol):
     #: Body bytes the relay may hold back before it picks an upstream, so that `request` sees the whole body.
     hold: int
 
-    def request(self, body: bytes | None) -> bytes | None:
-        """The request body, or None if it was longer than `hold`. Returns a body to send instead, or None."""
+    @property
+    def uncoded(self) -> bool:
+        """Whether the changed body adds to the reply what can only be found again where that is not coded."""
+
+    def request(self, body: bytes | None, *, opt_out: bool) -> bytes | None:
+        """The request body, or None if it was longer than `hold`. Returns a body to send instead, or None.
+
+        `opt_out`: only by what the body asks for is it served without speculation.
+        """
 
     def restored(self) -> None:
         """The upstream refused the body that `request` returned; the original is being sent."""

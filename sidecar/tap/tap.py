@@ -16,7 +16,7 @@ from .chat import read_chat
 from .decode import CodingError, Decoder, decoder
 from .messages import read_message
 from .reply import Reader, Reply
-from .request import Request, endpoint_of, read_request, with_usage
+from .request import Request, endpoint_of, read_request, with_usage, without_speculation
 from .responses import read_response
 from .sse import MAX_EVENT
 from .stream import Stream
@@ -78,6 +78,8 @@ class Facts:
     draft_model: str | None = None
     num_speculative_tokens: int | None = None
     fingerprint: str | None = None
+    #: Its draft tokens are capped at 0.
+    drafts_nothing: bool = False
 
 
 _NO_FACTS = Facts()
@@ -101,8 +103,12 @@ class TapContext:
     add_headers: bool = True
     #: Calls a function in a moment; None: requests are read as they end.
     later: Callable[[Callable[[], None]], object] | None = None
+    #: Whether the engine serves a request without speculation whose body asks for that.
+    can_opt_out: Callable[[], bool] = lambda: False
     #: Taps that failed and turned themselves off.
     failures: int = 0
+    #: Requests that were drafted for and should not have been.
+    ineffective: int = 0
     _ended: list[tuple["Tap", Outcome, int | None, int, int, float]] = field(default_factory=list)
 
     def watch(self, head: RequestHead, now: float) -> "Tap | None":
@@ -123,6 +129,12 @@ class TapContext:
         elif len(ended) == 1:
             self.later(self.finish)
 
+    def opt_out_failed(self) -> None:
+        """A request was drafted for that was to be served without speculation."""
+        if not self.ineffective:
+            _log.warning("the engine drafted for a request that was to be served without speculation; more are counted")
+        self.ineffective += 1
+
     def finish(self) -> None:
         """Make the records of all taps that have seen all."""
         ended, self._ended = self._ended, []
@@ -140,6 +152,7 @@ class Tap:
         "_concurrency",
         "_context",
         "_decoder",
+        "_drafts_nothing",
         "_endpoint",
         "_failed",
         "_filter",
@@ -147,6 +160,7 @@ class Tap:
         "_last_at",
         "_left",
         "_max_gap",
+        "_plain",
         "_reads",
         "_reason",
         "_request",
@@ -174,8 +188,11 @@ class Tap:
         self._request: Request | None = None
         self._upstream = ""
         self._arm = Arm.SPECULATIVE
+        self._drafts_nothing = False
         self._concurrency = 1
         self._usage_added = False
+        #: Whether the body that was sent asks for no speculation; None: how it is served, the upstream tells.
+        self._plain: bool | None = None
         self._filter: UsageFilter | None = None
         #: Undoes the content coding of the copy.
         self._decoder: Decoder | None = None
@@ -196,24 +213,35 @@ class Tap:
 
     # ---- the request
 
-    def request(self, body: bytes | None) -> bytes | None:
+    @property
+    def uncoded(self) -> bool:
+        return self._usage_added
+
+    def request(self, body: bytes | None, *, opt_out: bool = False) -> bytes | None:
+        if opt_out:
+            self._plain = False
         try:
-            return None if body is None else self._read_request(body)
+            return None if body is None else self._read_request(body, opt_out=opt_out)
         except Exception:
             self._fail()
             return None
 
-    def _read_request(self, body: bytes) -> bytes | None:
+    def _read_request(self, body: bytes, *, opt_out: bool) -> bytes | None:
         request = self._request = read_request(body)
         if request is None:
             return None
         if self._scenario is None:
             self._scenario = self._scenario_of(request, body)
-        if not request.streaming or not self._context.add_usage or self._head.version == b"HTTP/1.0":
-            return None
-        changed = with_usage(self._endpoint, request, body)
-        self._usage_added = changed is not None
-        return changed
+        with_more = plain = None
+        if request.streaming and self._context.add_usage and self._head.version != b"HTTP/1.0":
+            with_more = with_usage(self._endpoint, request, body)
+        if request.plain:
+            self._plain = opt_out or self._context.can_opt_out() or None
+        elif opt_out:
+            plain = without_speculation(request, with_more or body)
+            self._plain = plain is not None
+        self._usage_added = with_more is not None
+        return plain or with_more
 
     def _scenario_of(self, request: Request, body: bytes) -> str | None:
         if isinstance(request.metadata, dict):
@@ -227,11 +255,20 @@ class Tap:
 
     def restored(self) -> None:
         self._usage_added = False
+        if self._plain and self._request is not None and not self._request.plain:
+            self._plain = False
 
     def sent(self, upstream: str, arm: Arm, concurrency: int) -> None:
         self._upstream = upstream
         self._arm = arm
+        self._drafts_nothing = self._context.facts.get(upstream, _NO_FACTS).drafts_nothing
         self._concurrency = concurrency
+
+    @property
+    def _served(self) -> Arm:
+        """How the request is served, as far as is known before the figures."""
+        arm = Arm.SPECULATIVE if self._plain is False else self._arm
+        return Arm.AUTOREGRESSIVE if arm is Arm.SPECULATIVE and (self._plain or self._drafts_nothing) else arm
 
     # ---- the reply
 
@@ -263,7 +300,7 @@ class Tap:
             self._filter = UsageFilter()
         if not self._context.add_headers:
             return self._filter is not None, b""
-        added = b"x-specwatch-arm: " + self._arm.encode() + b"\r\n"
+        added = b"x-specwatch-arm: " + self._served.encode() + b"\r\n"
         upstream_id = head.value(b"x-request-id")
         if upstream_id:
             self._request_id = _name(upstream_id)
@@ -397,7 +434,10 @@ class Tap:
             streaming = streaming or request.streaming
         context = self._context
         facts = context.facts.get(self._upstream, _NO_FACTS)
-        arm = self._arm
+        arm = self._served
+        if arm is not Arm.SPECULATIVE and found.acceptance is not None and found.acceptance.draft_tokens:
+            arm = Arm.SPECULATIVE
+            context.opt_out_failed()
         speculative = arm is Arm.SPECULATIVE or arm is Arm.PROBE
         tokens = found.completion_tokens
         if tokens is None:

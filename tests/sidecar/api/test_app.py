@@ -77,6 +77,7 @@ def deps(tmp_path: Path) -> ApiDeps:
         version="1.2.3",
         reader=Reader(url),
         fallback=Switch(),
+        engines=None,  # type: ignore[arg-type]  # see test_steering
         database_ok=lambda: True,
         records_dropped=lambda: 7,
         render_metrics=lambda: (b"specwatch_x 1\n", TYPE),

@@ -9,7 +9,7 @@ STARTED = Decision(Mode.AUTO, State.SPECULATIVE, 0.0, "started")
 
 
 def switch(decision: Decision = STARTED, *, second: bool = True, baseline_share: float = 0.0) -> Fallback:
-    return Fallback(decision, can_fall_back=second, baseline_share=baseline_share, seed=1)
+    return Fallback(decision, can_fall_back=lambda: second, baseline_share=baseline_share, seed=1)
 
 
 def test_the_order_holds_for_every_request_after_it() -> None:
@@ -37,12 +37,14 @@ def test_without_a_second_upstream_nothing_is_promised() -> None:
     assert {fallback.arm() for _ in range(100)} == {Arm.SPECULATIVE}
 
 
-def test_an_order_outlives_a_restart_unless_its_upstream_is_gone() -> None:
+def test_an_order_waits_while_there_is_nothing_to_fall_back_to() -> None:
+    there = False
+    fallback = Fallback(STARTED, can_fall_back=lambda: there, baseline_share=0.5, seed=1)
     ordered = Decision(Mode.AUTOREGRESSIVE, State.AUTOREGRESSIVE, 5.0, "drill")
-    again = switch()
-    again.restore(ordered)
-    assert again.arm() is Arm.AUTOREGRESSIVE
-    without = switch(second=False)
-    without.restore(ordered)
-    assert without.arm() is Arm.SPECULATIVE
-    assert "no autoregressive upstream" in without.decision.reason
+    fallback.decision = ordered  # as after a restart
+    assert {fallback.arm() for _ in range(100)} == {Arm.SPECULATIVE}
+    assert (fallback.in_force.mode, fallback.in_force.state) == (Mode.AUTOREGRESSIVE, State.SPECULATIVE)
+    assert fallback.in_force.reason.startswith("drill (not in force: no autoregressive upstream")
+    there = True
+    assert fallback.arm() is Arm.AUTOREGRESSIVE
+    assert fallback.in_force == ordered

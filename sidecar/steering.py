@@ -1,0 +1,115 @@
+"""What is known of the servers behind the proxy, and an operator's orders to the engine that speculates."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+import httpx
+from pydantic import SecretStr
+
+from .control.engine import EngineControl, EngineError, EngineState, Swap
+from .control.facts import facts_of, read_server
+from .tap.tap import Facts
+
+_log = logging.getLogger(__name__)
+
+_NO_FACTS = Facts()
+
+
+class Steering:
+    """One per process.
+
+    `urls` are the servers' by name, `configured` what is known of them unasked; `token` is the control routes',
+    `steered` names the server that takes orders. `changed` is called after each order that was carried out, with what
+    was done and why.
+    """
+
+    def __init__(
+        self,
+        client: httpx.AsyncClient,
+        urls: Mapping[str, str],
+        configured: Mapping[str, Facts],
+        token: SecretStr | None,
+        steered: str,
+        changed: Callable[[str], None],
+    ) -> None:
+        self._client = client
+        self._urls = urls
+        self._configured = configured
+        self._can_ask = token is not None
+        secret = None if token is None else token.get_secret_value()
+        self._controls = {name: EngineControl(client, url, secret) for name, url in urls.items()}
+        self.steered = steered
+        self._changed = changed
+        #: Of every server, by name.
+        self.facts = {name: configured.get(name, _NO_FACTS) for name in urls}
+        #: Served model names.
+        self.models: set[str] = set()
+        self._versions: dict[str, str | None] = {}
+        #: Engine cores by server, as they last answered; none where the plugin said that it does not work.
+        self._known: dict[str, list[EngineState]] = {}
+        self._complaints: dict[str, str] = {}
+
+    @property
+    def obeys(self) -> bool | None:
+        """Whether the plugin is at work in every core of the steered engine; None: the engine did not tell."""
+        states = self._known.get(self.steered)
+        if states is None:
+            return None
+        return bool(states) and all(state.method is not None for state in states)
+
+    async def look_round(self) -> bool:
+        """Ask every server what it is. Returns whether every one has answered by now."""
+        for name, url in self._urls.items():
+            found = await read_server(self._client, url)
+            if found is not None:
+                self._versions[name] = found[0]
+                self.models.update(found[1])
+            if self._can_ask:
+                answer = await self._look(name)
+                complaint = str(answer) if isinstance(answer, EngineError) and not answer.unanswered else ""
+                if complaint and self._complaints.get(name) != complaint:
+                    _log.warning("upstream %s cannot be steered: %s", name, complaint)
+                self._complaints[name] = complaint
+            self._set_facts(name)
+        return len(self._versions) == len(self._urls)
+
+    async def look(self) -> dict[str, list[EngineState] | EngineError]:
+        """Every engine by its server's name as it is now, or why it cannot be asked."""
+        return dict(zip(self._urls, await asyncio.gather(*map(self._look, self._urls)), strict=True))
+
+    async def _look(self, name: str) -> list[EngineState] | EngineError:
+        """An engine that does not answer is taken to be as it was."""
+        try:
+            states = await self._controls[name].states()
+        except EngineError as error:
+            if error.stands_down:
+                self._known[name] = []
+            elif not error.unanswered:
+                self._known.pop(name, None)
+            return error
+        self._known[name] = states
+        self._set_facts(name)
+        return states
+
+    def _set_facts(self, name: str) -> None:
+        configured = self._configured.get(name, _NO_FACTS)
+        found = facts_of(self._versions.get(name), configured, self._known.get(name, ()))
+        if found != self.facts[name]:
+            _log.info("upstream %s: %s", name, found.fingerprint)
+            self.facts[name] = found
+
+    async def set_cap(self, cap: int | None, mode: str | None, reason: str) -> list[EngineState]:
+        """Have at most `cap` tokens drafted a step, None: the engine's default. Raises EngineError."""
+        states = self._known[self.steered] = await self._controls[self.steered].set_cap(cap, mode)
+        self._set_facts(self.steered)
+        done = "draft tokens no longer capped" if cap is None else f"draft tokens capped at {cap} ({states[0].mode})"
+        self._changed(f"{done}: {reason}")
+        return states
+
+    async def swap(self, checkpoint: str, reason: str) -> list[Swap]:
+        """Load other weights into the draft model. Raises EngineError."""
+        swaps = await self._controls[self.steered].swap(checkpoint)
+        await self._look(self.steered)
+        self._changed(f"draft model swapped for {checkpoint}: {reason}")
+        return swaps
