@@ -68,6 +68,9 @@ class Live:
     #: state -> whether it holds
     states: Mapping[str, bool]
     feed: FeedCounts = FeedCounts()
+    #: Whether no token has another id in the draft than in the target; None while that is not known.
+    aligned: bool | None = None
+    same_text_other_id: int | None = None
     opt_out_ineffective: int = 0
 
 
@@ -312,6 +315,18 @@ def _live_families(live: Live) -> Iterator[Metric]:
         value=live.opt_out_ineffective,
     )
     yield from _feed_families(live.feed)
+    if live.aligned is not None:
+        yield GaugeMetricFamily(
+            "specwatch_tokenizer_aligned",
+            "1 while no token is seen to have another id in the draft than in the target, 0 where one is.",
+            value=int(live.aligned),
+        )
+    if live.same_text_other_id is not None:
+        yield CounterMetricFamily(
+            "specwatch_same_text_other_id",
+            "Rejected draft tokens that were the target's own by another id.",
+            value=live.same_text_other_id,
+        )
 
 
 def _feed_families(feed: FeedCounts) -> Iterator[Metric]:

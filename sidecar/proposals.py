@@ -89,9 +89,8 @@ class Proposals:
             self.alignment.reset(unknown="the engine does not speculate")
             return
         target = self._folders[0] or hello.target_tokenizer or hello.target_model
-        # Without a draft model, and with a head that was trained for the target, drafts are in the target's own ids.
-        own = hello.draft_tokenizer or (hello.draft_model if hello.method == "draft_model" else None)
-        draft = self._folders[1] or self._swapped or own or target
+        own = hello.draft_model if _in_own_ids(hello) else None
+        draft = self._folders[1] or ((self._swapped or own) if own else target)
         if target is None or draft is None:
             self.alignment.reset(unknown="the engine does not name its models: set target_tokenizer, draft_tokenizer")
             return
@@ -190,6 +189,16 @@ class Proposals:
         for answer, texts in zip(answers, _replies(decoder, found), strict=True):
             answer |= texts
         return answers
+
+
+def _in_own_ids(hello: Hello) -> bool:
+    """Whether drafts come in the ids of the draft model's own tokenizer; else in the target's.
+
+    A head that was trained for the target has no ids of its own. And of two vocabularies that differ, vLLM is told to
+    map one to the other (use_heterogeneous_vocab), before it hands the drafts on: only then it gives the draft model
+    its own tokenizer, and else the target's.
+    """
+    return hello.method == "draft_model" and hello.draft_tokenizer != hello.draft_model
 
 
 def _models(hello: Hello) -> tuple[object, ...]:

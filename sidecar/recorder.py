@@ -28,12 +28,15 @@ from .engine_feed.feed import EngineFeed, FeedError
 from .engine_feed.join import Joiner
 from .metrics import CONTENT_TYPE, FeedCounts, Live, Metrics
 from .probes.acceptance import CountWindow
+from .probes.alignment import Moved
+from .probes.alignment import State as AlignmentState
+from .proposals import Proposals, Texts
 from .record import Outcome, Record
 from .settings import Settings, SettingsError, split_address
 from .steering import Steering
 from .store.engine import DatabaseUrlError, check_url
 from .store.queries import DatabaseUnavailable, Reader
-from .store.rows import Transition
+from .store.rows import MovedToken, Transition
 from .store.writer import Writer
 from .tap.tap import Facts, TapContext
 from .tasks import Tasks
@@ -90,11 +93,15 @@ class Recorder:
         self.window = CountWindow()
         #: What the engine tells by itself; None where nobody asked for it.
         self.feed = None if settings.engine_events is None else EngineFeed(settings.engine_events)
+        #: What is made of the drafts it tells.
+        self.proposals = None if self.feed is None else self._new_proposals(self.feed)
         self._urls = urls
         self._traffic = traffic
         self._http = httpx.AsyncClient(transport=transport, trust_env=False, timeout=5)
         configured = {SPECULATIVE: Facts(settings.draft_model, settings.num_speculative_tokens)}
-        self.steering = Steering(self._http, urls, configured, settings.engine_token, SPECULATIVE, self._steered)
+        self.steering = Steering(
+            self._http, urls, configured, settings.engine_token, SPECULATIVE, self._steered, self._swapped
+        )
         self.fallback = Fallback(
             Decision(Mode.AUTO, State.SPECULATIVE, time.time(), "started"),
             can_fall_back=self._can_fall_back,
@@ -163,6 +170,8 @@ class Recorder:
             self.joiner.flush()
         await asyncio.to_thread(self.writer.close, _WRITER_CLOSE_S)
         self.reader.close()
+        if self.proposals is not None:
+            self.proposals.close()
 
     def _record(self, record: Record) -> None:
         self.writer.put(record)
@@ -170,6 +179,36 @@ class Recorder:
         self.metrics.observe(record)
 
     # ---- control (what the API calls the fallback port)
+
+    def _new_proposals(self, feed: EngineFeed) -> Proposals:
+        settings = self.settings
+        made = Proposals(
+            settings.target_tokenizer,
+            settings.draft_tokenizer,
+            recent=settings.recent_drafts,
+            spawn=self.tasks.spawn,
+            told=self._moved,
+        )
+        feed.finished.append(made.add)
+        return made
+
+    def _moved(self, draft_model: str | None, moved: Moved, texts: Texts) -> None:
+        self.writer.put_moved(
+            MovedToken(
+                at=time.time(),
+                instance=self.settings.instance,
+                upstream=SPECULATIVE,
+                draft_model=draft_model or "",
+                kind=moved.kind,
+                target_id=moved.target_id,
+                draft_id=moved.draft_id,
+                target_text=texts[0],
+                draft_text=texts[1],
+                count=moved.count,
+                share=moved.share,
+                first_seen=moved.first_seen,
+            )
+        )
 
     def _can_opt_out(self) -> bool:
         """Whether the engine serves a request without speculation where its body asks for that."""
@@ -240,6 +279,10 @@ class Recorder:
     async def _keep_facts(self) -> None:
         while True:
             complete = await self.steering.look_round()
+    def _swapped(self, checkpoint: str) -> None:
+        if self.proposals is not None:
+            self.proposals.swapped(checkpoint)
+
             await self.restore()
             await asyncio.sleep(_FACTS_EVERY_S if complete else _FACTS_FIRST_S)
 
@@ -265,6 +308,8 @@ class Recorder:
             return FeedCounts()
         self.feed.ledger.expire(time.monotonic())
         ledger = self.feed.ledger
+            alignment=None if self.proposals is None else self.proposals.state,
+            drafts=None if self.proposals is None or not self.settings.recent_drafts else self.proposals.drafts,
         return FeedCounts(
             self.feed.connected,
             ledger.steps,
@@ -277,7 +322,9 @@ class Recorder:
         )
 
     def _live(self) -> Live:
-        traffic, state = self._traffic(), self.fallback.decision.state
+        traffic, state = self._traffic(), self.fallback.in_force.state
+        alignment = None if self.proposals is None else self.proposals.alignment
+        aligned = AlignmentState.UNKNOWN if alignment is None else alignment.state()[0]
         return Live(
             outcomes=traffic.outcomes,
             refused=traffic.refused,
@@ -299,6 +346,8 @@ def _listen(setting: str, address: str) -> socket.socket:
     """A socket that listens on `address`, the value of `setting`. Raises StartError."""
     host, port = split_address(address)
     try:
+            aligned=None if aligned is AlignmentState.UNKNOWN else aligned is AlignmentState.ALIGNED,
+            same_text_other_id=None if alignment is None else alignment.same_text_other_id,
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
         raise StartError(f"{setting}: {address}: {error.strerror or error}; free the port or change it") from None

@@ -78,6 +78,7 @@ def _ask(settings: Settings, method: str, path: str, body: object = None, *, tim
 def print_status(answer: dict[str, Any], steered: list[dict[str, Any]]) -> None:
     """The summary, and the engines that can be steered, as lines for a terminal."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     fallback, recent, window = answer["fallback"], answer["last_100"], answer["acceptance"]
@@ -98,12 +99,20 @@ def print_status(answer: dict[str, Any], steered: list[dict[str, Any]]) -> None:
     )
     outcomes = ", ".join(f"{count} {name}" for name, count in traffic["outcomes"].items() if count)
     table.add_row("requests, last hour", f"{traffic['requests']}" + (f" ({outcomes})" if outcomes else ""))
+    alignment = answer["alignment"]
+    tokens = f"{alignment['state']}: {alignment['reason']}{_tokens(alignment['moved'])}"
+    table.add_row("tokenizers", escape(tokens))
     for engine in steered:
         for core in engine["cores"]:
             name = engine["upstream"] + (f" {core['engine']}" if len(engine["cores"]) > 1 else "")
             table.add_row(f"engine, {name}", core_line(core))
     table.add_row("database", answer["database"])
     Console().print(table)
+
+
+def _tokens(moved: list[dict[str, Any]]) -> str:
+    told = ", ".join(f"{each['target_text'] or '?'} ({each['target_id']}, draft {each['draft_id']})" for each in moved)
+    return f": {told}" if told else ""
 
 
 def _ratio(value: float | None) -> str:

@@ -87,6 +87,19 @@ class Settings(BaseSettings):
         description="Unix socket on which the sidecar listens for the events of the engine's plugin, which tell the "
         "figures of every request; the engine is given the same path.",
     )
+    target_tokenizer: Path | None = Field(
+        None,
+        description="Folder of the target's tokenizer.json, where it is not at the path that the engine tells "
+        "(containers that share no folders).",
+    )
+    draft_tokenizer: Path | None = Field(None, description="The same for the draft model.")
+    recent_drafts: int = Field(
+        0,
+        ge=0,
+        le=1000,
+        description="How many of the last requests' drafts are kept in memory, to be looked at; 0: no text is kept.",
+    )
+
     engine_token: SecretStr | None = Field(
         None,
         description="Bearer token of the control route of the engine's plugin, which caps and swaps drafts; the engine "

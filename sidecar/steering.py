@@ -21,7 +21,7 @@ class Steering:
 
     `urls` are the servers' by name, `configured` what is known of them unasked; `token` is the control routes',
     `steered` names the server that takes orders. `changed` is called after each order that was carried out, with what
-    was done and why.
+    was done and why, and `swapped` with the checkpoint after each swap.
     """
 
     def __init__(
@@ -32,6 +32,7 @@ class Steering:
         token: SecretStr | None,
         steered: str,
         changed: Callable[[str], None],
+        swapped: Callable[[str], None] = lambda checkpoint: None,
     ) -> None:
         self._client = client
         self._urls = urls
@@ -41,6 +42,7 @@ class Steering:
         self._controls = {name: EngineControl(client, url, secret) for name, url in urls.items()}
         self.steered = steered
         self._changed = changed
+        self._swapped = swapped
         #: Of every server, by name.
         self.facts = {name: configured.get(name, _NO_FACTS) for name in urls}
         #: Served model names.
@@ -110,6 +112,7 @@ class Steering:
     async def swap(self, checkpoint: str, reason: str) -> list[Swap]:
         """Load other weights into the draft model. Raises EngineError."""
         swaps = await self._controls[self.steered].swap(checkpoint)
+        self._swapped(checkpoint)
         await self._look(self.steered)
         self._changed(f"draft model swapped for {checkpoint}: {reason}")
         return swaps

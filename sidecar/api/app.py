@@ -20,7 +20,7 @@ from sidecar.store.queries import DatabaseUnavailable
 from . import engine, errors, models
 from .auth import RequireToken
 from .deps import ApiDeps
-from .params import PageQuery, SeriesParams, SeriesQuery, SummaryQuery
+from .params import DraftsQuery, PageQuery, SeriesParams, SeriesQuery, SummaryQuery
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +36,7 @@ def create_app(deps: ApiDeps) -> FastAPI:
         app.add_middleware(RequireToken, token=deps.admin_token)
     app.include_router(_health(deps))
     app.include_router(_figures(deps), prefix="/api/v1")
+    app.include_router(_drafts(deps), prefix="/api/v1")
     app.include_router(_fallback(deps), prefix="/api/v1")
     app.include_router(engine.router(deps), prefix="/api/v1")
     return app
@@ -86,6 +87,7 @@ def _figures(deps: ApiDeps) -> APIRouter:
                 window_s=query.window,
                 instance=deps.instance,
                 fallback=from_thread.run_sync(deps.fallback.state),
+                alignment=from_thread.run_sync(_alignment, deps).short(),
                 database=_database(deps),
                 records_dropped=deps.records_dropped(),
                 **found,
@@ -125,6 +127,32 @@ def _figures(deps: ApiDeps) -> APIRouter:
         return _json(models.RequestRow(**row))
 
     return router
+
+
+def _drafts(deps: ApiDeps) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/alignment", response_model=models.Alignment)
+    async def alignment() -> Response:
+        """Whether draft and target know the tokens by the same ids."""
+        return _json(_alignment(deps))
+
+    @router.get("/drafts", response_model=models.Drafts)
+    def drafts(query: DraftsQuery) -> Response:
+        """What the draft proposed for the last requests, and what the target made of it."""
+        if deps.drafts is None:
+            message = (
+                "recent_drafts: no drafts are kept; set recent_drafts to the number of requests to keep, "
+                "and engine_events for the engine to tell them"
+            )
+            raise errors.ApiError(409, message, code="no_drafts_kept", param="recent_drafts")
+        return _json(models.Drafts(drafts=[models.Draft(**each) for each in deps.drafts(query.limit)]))
+
+    return router
+
+
+def _alignment(deps: ApiDeps) -> models.Alignment:
+    return models.NO_ALIGNMENT if deps.alignment is None else models.Alignment(**deps.alignment())
 
 
 def _fallback(deps: ApiDeps) -> APIRouter:

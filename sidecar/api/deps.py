@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from sidecar.control.engine import EngineError, EngineState, Swap
 from sidecar.store.queries import Reader
@@ -56,6 +56,10 @@ class ApiDeps:
     relay_alive: Callable[[], bool] = lambda: True
     #: Text and content type of the Prometheus exposition.
     render_metrics: Callable[[], tuple[bytes, str]]
+    #: `Alignment`, called on the event loop; None where no engine tells its drafts.
+    alignment: Callable[[], Mapping[str, Any]] | None = None
+    #: `Draft`s of the newest requests, at most so many; called on a worker thread. None where none are kept.
+    drafts: Callable[[int], Sequence[Mapping[str, Any]]] | None = None
     #: Bearer token; None leaves the port open, for loopback only.
     admin_token: str | None = None
     now: Callable[[], float] = time.time

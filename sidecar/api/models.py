@@ -99,6 +99,108 @@ class Versions(Model):
     num_speculative_tokens: int | None
 
 
+class MovedToken(Model):
+    """A token that has another id in the draft than in the target."""
+
+    #: same_text: the tokenizers say so; neighbour: they are equal, but the draft was trained on ids moved by one.
+    kind: Literal["same_text", "neighbour"]
+    target_id: int
+    draft_id: int
+    #: What the ids stand for in their own models' tokenizers; null where those are not known.
+    target_text: str | None
+    draft_text: str | None
+    #: Rejected draft tokens of this pair of ids.
+    count: int
+    #: Of the draft positions where the target emitted the token, since the pair was first seen.
+    share: float
+    first_seen: datetime
+    last_seen: datetime
+
+
+class AlignmentSummary(Model):
+    state: Literal["aligned", "misaligned", "unknown"]
+    reason: str
+    #: Rejected draft tokens that were the target's own by another id, since the start; null without engine events.
+    same_text_other_id: int | None
+    #: How many tokens have another id, and the most frequent five.
+    moved_tokens: int
+    moved: list[MovedToken]
+
+
+class Alignment(AlignmentSummary):
+    """Whether draft and target know the tokens by the same ids, as seen in the traffic since `since`."""
+
+    since: datetime | None
+    target_model: str | None
+    draft_model: str | None
+    #: Requests, draft positions that the target judged, and rejections among these.
+    requests: int
+    positions: int
+    rejections: int
+    #: Most frequent first, at most 100.
+    moved: list[MovedToken]
+
+    def short(self) -> AlignmentSummary:
+        names = AlignmentSummary.model_fields
+        return AlignmentSummary(**{name: getattr(self, name) for name in names} | {"moved": self.moved[:5]})
+
+
+#: Where no engine tells its drafts.
+NO_ALIGNMENT = Alignment(
+    state="unknown",
+    reason="no engine tells its drafts: engine_events is not set",
+    same_text_other_id=None,
+    moved_tokens=0,
+    moved=[],
+    since=None,
+    target_model=None,
+    draft_model=None,
+    requests=0,
+    positions=0,
+    rejections=0,
+)
+
+
+class DraftPosition(Model):
+    """One position of a verify step. Texts are null where the tokenizers are not known."""
+
+    #: rejected: the first draft token of the step that the target did not take, beside its own; discarded: what was
+    #: proposed behind it; bonus: the target's own token behind a fully accepted draft; not_drafted: plain decoding.
+    mark: Literal["accepted", "rejected", "discarded", "bonus", "not_drafted"]
+    #: -1: the engine could not see the id.
+    draft_id: int | None
+    draft: str | None
+    target_id: int | None
+    target: str | None
+
+
+class Draft(Model):
+    """What the draft proposed for one request."""
+
+    #: The id in the reply.
+    request_id: str
+    #: When it finished.
+    at: datetime
+    finish_reason: str
+    prompt_tokens: int
+    output_tokens: int
+    draft_tokens: int
+    accepted_tokens: int
+    p: float | None
+    #: The draft's own choice at every position, given the true text before it.
+    draft_text: str | None
+    final_text: str | None
+    #: Why a text is null or not whole; null where both are whole.
+    reason: str | None
+    #: Verify steps, up to the reply's end.
+    steps: list[list[DraftPosition]]
+
+
+class Drafts(Model):
+    #: Newest first; fewer than asked for where replies are long.
+    drafts: list[Draft]
+
+
 class Summary(Model):
     generated_at: datetime
     window_s: int
@@ -113,6 +215,7 @@ class Summary(Model):
     slo: Slo
     traffic: Traffic
     coverage: Coverage
+    alignment: AlignmentSummary
     versions: Versions
     #: Whether the database took the latest rows; the proxy serves either way.
     database: Literal["ok", "unavailable"]

@@ -98,6 +98,13 @@ class PageParams(FilterParams):
     cursor: str | None = Field(None, max_length=200)
 
 
+class DraftsParams(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    limit: int = Field(20, ge=1, le=1000)
+
+
 SummaryQuery = Annotated[SummaryParams, Query()]
 SeriesQuery = Annotated[SeriesParams, Query()]
 PageQuery = Annotated[PageParams, Query()]
+DraftsQuery = Annotated[DraftsParams, Query()]

@@ -113,6 +113,15 @@ def test_what_is_not_known_has_no_sample() -> None:
     }
 
 
+def test_alignment_is_told_once_it_is_known() -> None:
+    aligned, total = ("specwatch_tokenizer_aligned",), ("specwatch_same_text_other_id_total",)
+    assert not {aligned, total} & samples(made()).keys()
+    assert samples(made(dataclasses.replace(LIVE, same_text_other_id=0)))[total] == 0
+    for holds in (True, False):
+        read = samples(made(dataclasses.replace(LIVE, aligned=holds, same_text_other_id=3)))
+        assert (read[aligned], read[total]) == (holds, 3)
+
+
 def test_the_state_is_one_hot() -> None:
     read = samples(made())
     assert read["specwatch_fallback_state", "state=speculative"] == 1

@@ -33,7 +33,7 @@ HELLO = replace(
     target_model=str(TARGET),
     target_tokenizer=str(TARGET),
     draft_model=str(DRAFT),
-    draft_tokenizer=str(DRAFT),
+    draft_tokenizer=str(TARGET),
 )
 
 
@@ -87,7 +87,7 @@ async def begun(proposals: Proposals, hello: Hello = HELLO) -> Proposals:
 @pytest.fixture
 def misaligned(tmp_path: Path) -> Hello:
     misalign(DRAFT, tmp_path / "draft")
-    return replace(HELLO, draft_model=str(tmp_path / "draft"), draft_tokenizer=str(tmp_path / "draft"))
+    return replace(HELLO, draft_model=str(tmp_path / "draft"))
 
 
 async def test_c12_the_moved_end_of_turn_is_named_once(
@@ -119,7 +119,7 @@ async def test_c12_the_moved_end_of_turn_is_named_once(
 async def test_without_tokenizers_it_stays_unknown_but_ids_are_watched(
     ears: Ears, caplog: pytest.LogCaptureFixture
 ) -> None:
-    hello = replace(HELLO, target_tokenizer="/nowhere", draft_tokenizer="/nowhere")
+    hello = replace(HELLO, target_tokenizer="/nowhere", draft_model="/nowhere")
     with caplog.at_level(logging.WARNING):
         proposals = await begun(ears(), hello)
     assert "tokenizers: /nowhere: no such folder here" in caplog.text
@@ -152,6 +152,8 @@ async def test_settings_win_over_what_the_engine_says(ears: Ears, tmp_path: Path
         ("a head of the target", {"method": "eagle3", "draft_model": "/e", "draft_tokenizer": None}, "0 draft pos"),
         ("no draft model", {"method": "ngram", "draft_model": None, "draft_tokenizer": None}, "0 draft pos"),
         ("the model's own folder", {"draft_tokenizer": None}, "0 draft pos"),
+        ("which is not here", {"draft_model": "/nowhere"}, "/nowhere: no such folder"),
+        ("ids that vLLM maps", {"draft_model": "/nowhere", "draft_tokenizer": "/nowhere"}, "0 draft pos"),
         ("no speculation", {"method": None}, "the engine does not speculate"),
         ("no names", {"target_model": None, "target_tokenizer": None}, "set target_tokenizer, draft_tokenizer"),
     ],

@@ -2,6 +2,8 @@
 
 import asyncio
 import socket
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,16 +11,21 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+from specwatch_engine.demo.prepare import misalign
+from specwatch_engine.demo.weights import CHECKPOINTS
 from support.chain import free_ports
 from support.records import record
+from support.scripted_engine import ScriptedEngine, until, whole
 
 from sidecar.recorder import Recorder, StartError
 from sidecar.settings import SettingsError, load
 
+NO_TRAFFIC = SimpleNamespace(outcomes={}, refused=0, in_flight=0)
+
 
 def recorder(folder: Path, **settings: Any) -> Recorder:
     given = {"database_url": f"sqlite:///{folder}/specwatch.db", "admin": "127.0.0.1:0", **settings}
-    return Recorder(load(**given), {"speculative": "http://127.0.0.1:9"}, SimpleNamespace)
+    return Recorder(load(**given), {"speculative": "http://127.0.0.1:9"}, lambda: NO_TRAFFIC)
 
 
 async def test_what_is_queued_is_in_the_database_after_the_end(tmp_path: Path) -> None:
@@ -65,3 +72,53 @@ async def test_a_dead_side_task_is_told(tmp_path: Path, monkeypatch: pytest.Monk
         await asyncio.sleep(0.3)
         assert made.tasks.failed == ["facts", "admin"]
     await made.stop()
+
+
+async def test_a_moved_token_is_told_everywhere(tmp_path: Path) -> None:
+    """From the engine's socket to log, table, API and metrics. C12."""
+    (port,) = free_ports(1)
+    misalign(CHECKPOINTS / "draft_generalist", tmp_path / "draft")
+    made = recorder(tmp_path, admin=f"127.0.0.1:{port}", engine_events=tmp_path / "events.sock", recent_drafts=5)
+    made.start()
+    made.start_feed()
+    made.start_admin()
+    target = str(CHECKPOINTS / "target")
+    models = {"target_model": target, "target_tokenizer": target, "draft_tokenizer": target}
+    engine = ScriptedEngine(tmp_path / "events.sock", draft_model=str(tmp_path / "draft"), **models)
+    proposals = made.proposals
+    assert proposals is not None
+    engine.send(*whole("chatcmpl-0-01234567", [((), (300,))]))
+    await until(lambda: proposals.state()["target_model"] and "being read" not in proposals.state()["reason"], 60)
+    for number in range(1, 4):
+        engine.send(*whole(f"chatcmpl-{number}-01234567", [((), (300,)), ((301, 5, 7), (301, 4))]))
+    await until(lambda: made.writer.queue_length == 0 and proposals.state()["moved"])
+    async with httpx.AsyncClient(trust_env=False, base_url=f"http://127.0.0.1:{port}") as client:
+
+        async def told() -> dict[str, Any]:
+            return dict((await client.get("/api/v1/alignment")).json()["moved"][0])
+
+        while (await told())["target_text"] is None:
+            await asyncio.sleep(0.02)
+        assert (await told())["target_text"] == "<|eot|>"
+        (newest, *_) = (await client.get("/api/v1/drafts?limit=2")).json()["drafts"]
+        assert (newest["request_id"], newest["p"]) == ("chatcmpl-3", 1 / 3)
+        assert [each["mark"] for step in newest["steps"] for each in step] == [
+            "not_drafted",
+            "accepted",
+            "rejected",
+            "discarded",
+        ]
+        metrics = (await client.get("/metrics")).text
+        assert "specwatch_tokenizer_aligned 0.0" in metrics
+        assert "specwatch_same_text_other_id_total 3.0" in metrics
+    engine.close()
+    await made.stop()
+    with closing(sqlite3.connect(tmp_path / "specwatch.db")) as database:
+        rows = database.execute("SELECT kind, target_id, draft_id, target_text, draft_text, count FROM alignments")
+        assert rows.fetchall() == [("same_text", 4, 5, "<|eot|>", "<|eot|>", 3)]
+
+
+async def test_without_engine_events_nothing_is_claimed(tmp_path: Path) -> None:
+    made = recorder(tmp_path)
+    assert made.proposals is None
+    assert b"specwatch_tokenizer_aligned" not in made.metrics.render()

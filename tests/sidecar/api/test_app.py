@@ -301,6 +301,77 @@ def test_the_token_guards_all_but_the_health_of_the_process(deps: ApiDeps) -> No
         run(replace(deps, admin_token=""), without)
 
 
+ALIGNMENT: dict[str, Any] = {
+    "state": "misaligned",
+    "reason": "7 tokens have another id in the draft than in the target",
+    "since": datetime.fromtimestamp(NOW - 900, UTC),
+    "target_model": "t",
+    "draft_model": None,
+    "requests": 100,
+    "positions": 5000,
+    "rejections": 400,
+    "same_text_other_id": 100,
+    "moved_tokens": 7,
+    "moved": [
+        {
+            "kind": "same_text",
+            "target_id": number,
+            "draft_id": number + 1,
+            "target_text": "<|eot|>",
+            "draft_text": None,
+            "count": 100 - number,
+            "share": 1.0,
+            "first_seen": datetime.fromtimestamp(NOW - 900, UTC),
+            "last_seen": datetime.fromtimestamp(NOW, UTC),
+        }
+        for number in range(7)
+    ],
+}
+
+
+def test_alignment(deps: ApiDeps) -> None:
+    assert get(deps, "/api/v1/alignment").json() == models.NO_ALIGNMENT.model_dump()
+    assert get(deps, "/api/v1/summary").json()["alignment"]["state"] == "unknown"
+    told = replace(deps, alignment=lambda: ALIGNMENT)
+    found = models.Alignment.model_validate_json(get(told, "/api/v1/alignment").content)
+    assert found.model_dump() == ALIGNMENT
+    short = models.Summary.model_validate_json(get(told, "/api/v1/summary").content).alignment
+    assert (short.moved_tokens, short.same_text_other_id) == (7, 100)
+    assert short.moved == found.moved[:5]
+
+
+def test_drafts(deps: ApiDeps) -> None:
+    message = is_error(get(deps, "/api/v1/drafts"), 409, code="no_drafts_kept", param="recent_drafts")
+    assert message.startswith("recent_drafts: ")
+    asked: list[int] = []
+    draft = {
+        "request_id": "r",
+        "at": datetime.fromtimestamp(NOW, UTC),
+        "finish_reason": "stop",
+        "prompt_tokens": 5,
+        "output_tokens": 2,
+        "draft_tokens": 4,
+        "accepted_tokens": 1,
+        "p": 0.25,
+        "draft_text": "a c",
+        "final_text": "a b",
+        "reason": None,
+        "steps": [[{"mark": "rejected", "draft_id": 1, "draft": " c", "target_id": 2, "target": " b"}]],
+    }
+
+    def drafts(limit: int) -> list[dict[str, Any]]:
+        asked.append(limit)
+        return [draft]
+
+    kept = replace(deps, drafts=drafts)
+    found = models.Drafts.model_validate_json(get(kept, "/api/v1/drafts?limit=7").content)
+    assert [each.model_dump() for each in found.drafts] == [draft]
+    get(kept, "/api/v1/drafts")
+    assert asked == [7, 20]
+    for limit in ("0", "1001", "x"):
+        is_error(get(kept, f"/api/v1/drafts?limit={limit}"), 422, code="invalid_parameter", param="limit")
+
+
 def test_health_and_metrics(deps: ApiDeps) -> None:
     assert get(deps, "/healthz").json() == {"status": "ok"}
     ready = {"status": "ready", "database": "ok", "failed_tasks": []}
