@@ -28,8 +28,8 @@ def switch() -> None:
             _form(now)
         else:
             st.info(
-                "Nothing can be switched: no autoregressive upstream is configured. The setting "
-                "`fallback_upstream` (`specwatch sidecar --fallback-upstream URL`) adds one."
+                "Nothing can be switched: no autoregressive upstream is configured, and no engine with the plugin is "
+                "known. `fallback_upstream` adds the one, `engine_token` or `engine_events` the other."
             )
         if now.history:
             st.markdown("**Earlier switches**")

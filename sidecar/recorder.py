@@ -108,6 +108,8 @@ class Recorder:
             baseline_share=settings.baseline_share,
         )
         self._restored = False
+        #: As the log last said it.
+        self._served = State.SPECULATIVE
         self.joiner: Joiner | None = None
         if self.feed is not None:
             feed = self.feed
@@ -168,17 +170,15 @@ class Recorder:
         if self.feed is not None and self.joiner is not None:
             self.feed.stop()
             self.joiner.flush()
-        await asyncio.to_thread(self.writer.close, _WRITER_CLOSE_S)
-        self.reader.close()
         if self.proposals is not None:
             self.proposals.close()
+        await asyncio.to_thread(self.writer.close, _WRITER_CLOSE_S)
+        self.reader.close()
 
     def _record(self, record: Record) -> None:
         self.writer.put(record)
         self.window.add(record)
         self.metrics.observe(record)
-
-    # ---- control (what the API calls the fallback port)
 
     def _new_proposals(self, feed: EngineFeed) -> Proposals:
         settings = self.settings
@@ -210,6 +210,8 @@ class Recorder:
             )
         )
 
+    # ---- control (what the API calls the fallback port)
+
     def _can_opt_out(self) -> bool:
         """Whether the engine serves a request without speculation where its body asks for that."""
         told = self.steering.obeys
@@ -237,6 +239,7 @@ class Recorder:
         self.writer.put_transition(
             Transition(decision.at, instance, decision.mode, before.state, decision.state, decision.reason)
         )
+        self._served = decision.state
         if before.state is not decision.state:
             self.metrics.transition(before.state, decision.state, "manual")
         _log.warning("mode %s, serving %s: %s", decision.mode, decision.state, decision.reason)
@@ -276,14 +279,18 @@ class Recorder:
         )
         _log.warning("%s", what)
 
-    async def _keep_facts(self) -> None:
-        while True:
-            complete = await self.steering.look_round()
     def _swapped(self, checkpoint: str) -> None:
         if self.proposals is not None:
             self.proposals.swapped(checkpoint)
 
+    async def _keep_facts(self) -> None:
+        while True:
+            complete = await self.steering.look_round()
             await self.restore()
+            decision = self.fallback.in_force
+            if decision.state is not self._served:
+                self._served = decision.state
+                _log.warning("mode %s, serving %s: %s", decision.mode, decision.state, decision.reason)
             await asyncio.sleep(_FACTS_EVERY_S if complete else _FACTS_FIRST_S)
 
     # ---- what the admin port tells
@@ -301,6 +308,8 @@ class Recorder:
             failed_tasks=lambda: self.tasks.failed,
             render_metrics=lambda: (self.metrics.render(), CONTENT_TYPE),
             admin_token=token.get_secret_value() if token is not None else None,
+            alignment=None if self.proposals is None else self.proposals.state,
+            drafts=None if self.proposals is None or not self.settings.recent_drafts else self.proposals.drafts,
         )
 
     def _feed_counts(self) -> FeedCounts:
@@ -308,8 +317,6 @@ class Recorder:
             return FeedCounts()
         self.feed.ledger.expire(time.monotonic())
         ledger = self.feed.ledger
-            alignment=None if self.proposals is None else self.proposals.state,
-            drafts=None if self.proposals is None or not self.settings.recent_drafts else self.proposals.drafts,
         return FeedCounts(
             self.feed.connected,
             ledger.steps,
@@ -339,6 +346,8 @@ class Recorder:
             states={each.value: each is state for each in State},
             opt_out_ineffective=self.tap.ineffective,
             feed=self._feed_counts(),
+            aligned=None if aligned is AlignmentState.UNKNOWN else aligned is AlignmentState.ALIGNED,
+            same_text_other_id=None if alignment is None else alignment.same_text_other_id,
         )
 
 
@@ -346,8 +355,6 @@ def _listen(setting: str, address: str) -> socket.socket:
     """A socket that listens on `address`, the value of `setting`. Raises StartError."""
     host, port = split_address(address)
     try:
-            aligned=None if aligned is AlignmentState.UNKNOWN else aligned is AlignmentState.ALIGNED,
-            same_text_other_id=None if alignment is None else alignment.same_text_other_id,
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
         raise StartError(f"{setting}: {address}: {error.strerror or error}; free the port or change it") from None
