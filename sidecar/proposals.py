@@ -25,6 +25,9 @@ _log = logging.getLogger(__name__)
 #: Tokens an answer of `drafts` holds at most, so that making its JSON takes some milliseconds.
 MOST_TOKENS = 10_000
 
+#: Verify steps looked at per turn of the event loop, in about half a millisecond.
+STEPS_A_TURN = 256
+
 Texts = tuple[str | None, str | None]
 #: When a request finished, the request, and its steps.
 _Kept = tuple[float, EngineRequest, Sequence[Step]]
@@ -65,8 +68,20 @@ class Proposals:
         now = time.time()
         if self._recent.maxlen:
             self._recent.append((now, request))
-        if moved := self.alignment.add(request.steps, request.output_tokens, now):
-            self._spawn(self._tell(moved, self._decoder, self._swapped or hello.draft_model), "alignment")
+        self._look(self._decoder, request.steps, request.output_tokens, now)
+
+    def _look(
+        self, decoder: Decoder | None, steps: Sequence[Step], left: int, now: float, goes_on: bool = False
+    ) -> None:
+        """Look at the steps of a request, a turn's worth at a time; `left` tokens of the reply are theirs."""
+        if decoder is not self._decoder or self._hello is None:
+            return
+        part, rest = steps[:STEPS_A_TURN], steps[STEPS_A_TURN:]
+        if moved := self.alignment.add(part, left, now, goes_on=goes_on):
+            self._spawn(self._tell(moved, decoder, self._swapped or self._hello.draft_model), "alignment")
+        if rest:
+            left -= sum(len(emitted) for _, emitted in part)
+            asyncio.get_running_loop().call_soon(self._look, decoder, rest, left, now, True)
 
     def swapped(self, checkpoint: str) -> None:
         """The engine has taken the draft in the folder `checkpoint` in place of the one it had."""

@@ -1,1 +1,1 @@
-"""Records -> readings over bounded windows. Pure: no clock, no I/O."""
+"""Records and drafts -> readings over bounded windows. Pure, but for `vocabulary` and `decoder`: they read tokenizers."""

@@ -102,7 +102,8 @@ class Decoder:
             link.close()
         if process is not None:
             process.kill()
-            process.wait()
+            # Its end takes some milliseconds, which the event loop does not have.
+            threading.Thread(target=process.wait, name="specwatch-decoder", daemon=True).start()
 
 
 def _send(link: socket.socket, message: object) -> None:

@@ -21,7 +21,7 @@ from sidecar.probes.alignment import Kind, Moved, State
 from sidecar.probes.decoder import Decoder
 from sidecar.probes.drafts import Step
 from sidecar.probes.vocabulary import NoVocabulary, Vocabulary
-from sidecar.proposals import MOST_TOKENS, Proposals, Texts
+from sidecar.proposals import MOST_TOKENS, STEPS_A_TURN, Proposals, Texts
 from sidecar.tasks import Tasks
 
 TARGET, DRAFT = CHECKPOINTS / "target", CHECKPOINTS / "draft_generalist"
@@ -215,6 +215,18 @@ async def test_texts_that_cannot_be_whole_say_why(ears: Ears) -> None:
     ]
 
 
+async def test_a_long_reply_is_looked_at_in_turns(ears: Ears, misaligned: Hello) -> None:
+    proposals = await begun(ears(), misaligned)
+    steps: list[Step] = [([1], [1, 2])] * 1000 + [([PAD], [EOT])] * 3
+    proposals.add(request(steps, misaligned))
+    assert proposals.alignment.positions == STEPS_A_TURN
+    await until(lambda: ears.told)
+    assert (proposals.alignment.requests, proposals.alignment.positions) == (1, 1003)
+    proposals.add(request(steps, misaligned, output=2001))
+    await until(lambda: proposals.alignment.positions == 2004)
+    assert (proposals.alignment.requests, proposals.alignment.rejections) == (2, 4)
+
+
 async def test_answers_and_memory_are_bounded(ears: Ears) -> None:
     proposals = await begun(ears(recent=4))
     for number in range(9):
@@ -235,7 +247,7 @@ async def test_the_decoder_comes_back_after_it_was_killed() -> None:
     assert decoder.words([], [PAD]) == ([], ["<|pad|>"])
     process = decoder._process
     decoder.close()
-    assert process.poll() is not None
+    assert process.wait(10) == -signal.SIGKILL
     with pytest.raises(NoVocabulary, match="have changed"):
         decoder.words([], [])
 
