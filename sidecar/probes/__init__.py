@@ -1,1 +1,4 @@
-"""Records and drafts -> readings over bounded windows. Pure, but for `vocabulary` and `decoder`: they read tokenizers."""
+"""Records and drafts -> readings over bounded windows.
+
+Pure, but for `vocabulary` and `decoder`, which read tokenizers.
+"""
