@@ -13,6 +13,20 @@ from typing import Any
 
 #: Longest header that safetensors itself accepts, bytes.
 _MAX_HEADER = 100_000_000
+#: Settings of a model without which the same weights compute something else.
+_ARCHITECTURE = (
+    "vocab_size",
+    "architectures",
+    "hidden_act",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "rms_norm_eps",
+    "rope_theta",
+    "rope_scaling",
+    "rope_parameters",
+    "sliding_window",
+)
 #: Differences that are named in a message.
 _NAMED = 3
 #: What reading JSON that means something else may raise.
@@ -29,7 +43,7 @@ def differences(present: Path, wanted: Path) -> str:
             return f"{wanted} has no *.safetensors file"
         if not old:
             return f"the running draft model's checkpoint {present} has no *.safetensors file to compare with"
-        return _tensors(old, new) or _vocabulary(present, wanted)
+        return _tensors(old, new) or _config(present, wanted) or _vocabulary(present, wanted)
     except (OSError, ValueError) as error:
         return str(error)
 
@@ -64,10 +78,19 @@ def _shape(entry: tuple[str, tuple[int, ...]]) -> str:
     return f"{entry[0]} {'x'.join(map(str, entry[1]))}"
 
 
+def _config(present: Path, wanted: Path) -> str:
+    old, new = _read(present / "config.json"), _read(wanted / "config.json")
+    return _listed(
+        "its config.json describes another model: ",
+        [
+            f"{each} is {new[each]}, the running model's is {old[each]}"
+            for each in _ARCHITECTURE
+            if each in old and each in new and old[each] != new[each]
+        ],
+    )
+
+
 def _vocabulary(present: Path, wanted: Path) -> str:
-    old_size, new_size = (_read(folder / "config.json").get("vocab_size") for folder in (present, wanted))
-    if None not in (old_size, new_size) and old_size != new_size:
-        return f"its vocabulary has {new_size} tokens, the running model's {old_size}"
     old, new = _tokens(present), _tokens(wanted)
     if not old or not new:
         return ""

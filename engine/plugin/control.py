@@ -15,11 +15,14 @@ import os
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from . import compat
+from .compat.orders import Client
 from .switch import Refused
 
 PREFIX = "/specwatch/"
 TOKEN = "SPECWATCH_ENGINE_TOKEN"  # noqa: S105 - the name of a variable
+
+_STATE, _CAP = ("GET", PREFIX + "v1/engine"), ("PUT", PREFIX + "v1/speculation")
+_ROUTES = (_STATE, _CAP, ("PUT", PREFIX + "v1/draft"))
 
 #: Longest order, bytes.
 _MAX_BODY = 65_536
@@ -75,25 +78,24 @@ class Control:
     async def _answer(self, scope: Scope, receive: Receive) -> dict[str, Any]:
         self._authenticate(scope)
         what = scope["method"], scope["path"]
-        engine = compat.Client(scope["app"])
-        if what == ("GET", "/specwatch/v1/engine"):
+        if what not in _ROUTES:
+            raise _Answer(404, f"there is no {what[0]} {what[1]}", "not_found")
+        engine = Client(scope["app"])
+        if what == _STATE:
             return {"engines": await engine.order({})}
-        if what == ("PUT", "/specwatch/v1/speculation"):
+        if what == _CAP:
             order = await _order(receive, ("cap", "mode"))
             if not order:
                 raise _Answer(400, "the body must have cap (null or a number) or mode", "invalid", "cap")
             return {"engines": await engine.order(order)}
-        if what == ("PUT", "/specwatch/v1/draft"):
-            order = await _order(receive, ("checkpoint",))
-            checkpoint = order.get("checkpoint")
-            if not isinstance(checkpoint, str) or not os.path.isabs(checkpoint):
-                message = "checkpoint: must be the absolute path of a folder on the engine's machine"
-                raise _Answer(400, message, "invalid", "checkpoint")
-            if self._swapping.locked():
-                raise _Answer(409, "another swap is under way", "busy")
-            async with self._swapping:
-                return {"engines": await engine.swap(checkpoint)}
-        raise _Answer(404, f"there is no {what[0]} {what[1]}", "not_found")
+        checkpoint = (await _order(receive, ("checkpoint",))).get("checkpoint")
+        if not isinstance(checkpoint, str) or not os.path.isabs(checkpoint):
+            message = "checkpoint: must be the absolute path of a folder on the engine's machine"
+            raise _Answer(400, message, "invalid", "checkpoint")
+        if self._swapping.locked():
+            raise _Answer(409, "another swap is under way", "busy")
+        async with self._swapping:
+            return {"engines": await engine.swap(checkpoint)}
 
     def _authenticate(self, scope: Scope) -> None:
         if not self._token:

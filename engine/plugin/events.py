@@ -29,6 +29,8 @@ BATCH_STEPS = 16
 BATCH_S = 0.05
 #: Bytes after which a packet is sent. Linux allows a packet, by default, 208 KiB less its own overhead.
 BATCH_BYTES = 65_536
+#: Longest packet sent: what the sidecar reads at a time, less something.
+MAX_PACKET = 250_000
 #: Between two tries to connect, s.
 RETRY_S = 2.0
 
@@ -105,7 +107,7 @@ class Events:
         packet = b"".join(
             (b"\x94", _encode("steps"), _encode(first), _encode(self.dropped), _array_head(len(batch)), *batch)
         )
-        if self._send(packet):
+        if len(packet) <= MAX_PACKET and self._send(packet):
             self.sent += len(batch)
         else:
             self.dropped += len(batch)
@@ -148,6 +150,8 @@ class Events:
             fresh = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
             # Before connecting, which would wait where the listener's queue is full.
             fresh.setblocking(False)
+            # Room for some more packets; the system grants what it allows.
+            fresh.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 22)
             fresh.connect(self._path)
             fresh.send(self._hello)
             undo.pop_all()

@@ -21,7 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from specwatch_engine.plugin import compat
+from specwatch_engine.plugin.compat import scheduler as inside
 from support.engine import Engine, Listener, engine
 
 MODELS = Path(__file__).parents[2] / "engine" / "demo" / "models"
@@ -59,7 +59,7 @@ def steps(folder: Path) -> None:
 
 
 def _step_us(size: int, path: Path) -> float:
-    os.environ[compat.EVENTS] = str(path)
+    os.environ[inside.EVENTS] = str(path)
     requests = {
         f"chatcmpl-{i:016x}-{i:08x}": Thing(
             request_id=f"chatcmpl-{i:016x}-{i:08x}", spec_token_ids=[1] * K, num_stale_output_tokens=0
@@ -87,7 +87,7 @@ def _step_us(size: int, path: Path) -> float:
         waiting=[],
         requests=requests,
     )
-    watch = compat._Watch(scheduler)
+    watch = inside.Watch(scheduler)
     scheduled = Thing(
         scheduled_spec_decode_tokens={name: [1000 + i for i in range(K)] for name in requests},
         num_invalid_spec_tokens=None,

@@ -1,5 +1,7 @@
 """The plugin under other proposers, the asynchronous scheduler and several engine cores."""
 
+import json
+import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -33,6 +35,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, str]]] = {
         {"data_parallel_size": 2, "extra_args": {"api_server_count": 2}},
         {},
     ),
+    "eagle": ({"method": "eagle", "model": "eagle"}, {}, {}),
     "custom_class": ({"method": "custom_class", "model": "last_token.LastToken"}, {}, {"PYTHONPATH": str(SUPPORT)}),
 }
 
@@ -40,6 +43,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, str]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_switch_opt_out_and_events(tmp_path: Path, case: str) -> None:
     speculative, more, env = CASES[case]
+    if case == "eagle":
+        eagle_head(tmp_path / "eagle")
     listener = Listener(tmp_path / "events.sock")
     config = ENGINE | more | {"speculative_config": speculative | {"num_speculative_tokens": K}}
     with engine(tmp_path, config, env) as running:
@@ -71,6 +76,26 @@ def test_switch_opt_out_and_events(tmp_path: Path, case: str) -> None:
         assert on == plain == two == mixed
         assert listener.dropped == listener.gaps == 0
     listener.close()
+
+
+def eagle_head(folder: Path) -> None:
+    """The target's own last layer as an EAGLE head: not trained to be one, and now and then right."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(MODELS / "target", folder)
+    config = json.loads((folder / "config.json").read_text())
+    last = config["num_hidden_layers"] - 1
+    size = config["hidden_size"]
+    weights = {
+        f"layers.0.{name.partition(f'layers.{last}.')[2]}": tensor
+        for name, tensor in load_file(folder / "model.safetensors").items()
+        if f"layers.{last}." in name and "input_layernorm" not in name
+    }
+    # Of the token's embedding and the target's hidden state, their sum.
+    weights["fc.weight"] = torch.cat((torch.eye(size), torch.eye(size)), dim=1).to(torch.bfloat16)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1}))
 
 
 def batch(running: Engine, every_other: dict[str, Any] | None = None) -> list[str]:

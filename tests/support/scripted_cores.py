@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import msgspec
 import uvicorn
-from specwatch_engine.plugin import compat
+from specwatch_engine.plugin.compat import orders
 from specwatch_engine.plugin.control import Control
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -43,6 +43,9 @@ class Worker:
         loaded = {"after": "bb", "commit_s": 0.05} if any(call.startswith("load") for call in self.calls) else {}
         return {"busy": not self.ready.is_set(), "checkpoint": "/x", "before": "aa", "stage_s": 0.1, **loaded}
 
+    def specwatch_forget(self) -> None:
+        self.calls.append("forget")
+
     def specwatch_load(self, checkpoint: str) -> str:
         self.calls.append(f"load {checkpoint}")
         return checkpoint
@@ -60,8 +63,8 @@ class Core:
     def collective_rpc(self, method: str, timeout: Any = None, args: Any = ()) -> list[Any]:
         return [getattr(worker, method)(*args) for worker in self.workers]
 
-    specwatch_order = compat._order
-    specwatch_commit = compat._commit
+    specwatch_order = orders.order
+    specwatch_commit = orders.commit
 
 
 class Cores:

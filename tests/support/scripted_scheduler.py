@@ -3,7 +3,8 @@
 from types import SimpleNamespace as Thing
 from typing import Any
 
-from specwatch_engine.plugin.compat import SchedulerMixin, _order
+from specwatch_engine.plugin.compat.orders import order as _order
+from specwatch_engine.plugin.compat.scheduler import SchedulerMixin
 
 K = 4
 

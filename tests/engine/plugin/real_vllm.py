@@ -10,19 +10,19 @@ from typing import Any
 from unittest.mock import patch
 
 from specwatch_engine import plugin
-from specwatch_engine.plugin import compat
+from specwatch_engine.plugin.compat import hooks, scheduler
 
 
 def main() -> None:
     answers: dict[str, Any] = {
-        "version": compat.version(),
-        "moved": compat.moved(),
+        "version": hooks.version(),
+        "moved": hooks.moved(),
         "changed": {name: _changed(*change) for name, change in CHANGES.items()},
-        "unknown version": _stands_down(patch.object(compat, "version", lambda: "0.99.0")),
+        "unknown version": _stands_down(patch.object(hooks, "version", lambda: "0.99.0")),
         "moved hook": _stands_down(
             patch.object(_found("vllm.v1.core.sched.scheduler", "Scheduler"), "schedule", new=len)
         ),
-        "not there": _stands_down(patch.object(compat, "version", side_effect=ImportError("No module named 'vllm'"))),
+        "not there": _stands_down(patch.object(hooks, "version", side_effect=ImportError("No module named 'vllm'"))),
         "installed": _installed(),
     }
     print("ANSWER" + json.dumps(answers))
@@ -54,7 +54,7 @@ CHANGES: dict[str, tuple[str, str, Any]] = {
 
 
 def _found(module: str, name: str) -> Any:
-    return compat._find(module, name)
+    return hooks.find(module, name)
 
 
 @contextlib.contextmanager
@@ -71,7 +71,7 @@ def _changed(owner: str, name: str, instead: Any) -> list[str]:
     module, _, last = owner.rpartition(".")
     thing = _found(module, last)
     with _without(thing, name) if instead is None else patch.object(thing, name, new=instead):
-        return compat.moved()
+        return hooks.moved()
 
 
 def _hooks() -> dict[str, Any]:
@@ -97,7 +97,7 @@ def _stands_down(change: Any) -> dict[str, Any]:
     return {
         "log": [[record.levelname, record.getMessage()] for record in records],
         "same": _hooks() == before,
-        "installed": compat._installed,
+        "installed": hooks.installed,
     }
 
 
@@ -114,7 +114,7 @@ def _installed() -> dict[str, Any]:
         name: config.get_scheduler_cls(Thing(scheduler_cls=given, async_scheduling=False, watermark=0.0))
         for name, given in {"default": None, "of the user": asynchronous}.items()
     }
-    own = compat.SchedulerMixin
+    own = scheduler.SchedulerMixin
     return {
         "changed": [name for name in before if once[name] is not before[name]],
         "twice": once == _hooks(),

@@ -35,7 +35,7 @@ def header_of(tensors: dict[str, tuple[str, list[int]]]) -> bytes:
 def checkpoint(folder: Path, tensors: dict[str, tuple[str, list[int]]] = TENSORS) -> Path:
     folder.mkdir(parents=True)
     (folder / WEIGHTS).write_bytes(header_of(tensors))
-    (folder / CONFIG).write_text('{"vocab_size": 8}')
+    (folder / CONFIG).write_text('{"vocab_size": 8, "num_attention_heads": 2}')
     added = [{"id": 2, "content": "<|end|>"}]
     (folder / TOKENIZER).write_text(json.dumps({"model": {"vocab": {"a": 0, "b": 1}}, "added_tokens": added}))
     return folder
@@ -115,7 +115,11 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "another size of the vocabulary": (
         _edit(CONFIG, lambda config: config | {"vocab_size": 9}),
-        "its vocabulary has 9 tokens, the running model's 8",
+        "its config.json describes another model: vocab_size is 9, the running model's is 8",
+    ),
+    "other heads": (
+        _edit(CONFIG, lambda config: config | {"num_attention_heads": 99}),
+        "its config.json describes another model: num_attention_heads is 99",
     ),
     "tokens moved": (
         _vocabulary({"a": 1, "b": 0}, [{"id": 2, "content": "<|end|>"}]),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from specwatch_engine.plugin.compat import KNOWN
+from specwatch_engine.plugin.compat.hooks import KNOWN
 
 with_vllm = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
 
@@ -31,7 +31,7 @@ def answers() -> dict[str, Any]:
 def test_the_installed_vllm_is_one_that_was_tried(answers: dict[str, Any]) -> None:
     assert answers["version"] in KNOWN, (
         f"vLLM {answers['version']} is installed, the plugin knows {sorted(KNOWN)} and stands down in it. Mend "
-        "engine/plugin/compat.py until the tests of this room and tests/e2e/test_plugin.py pass, then add it to KNOWN."
+        "engine/plugin/compat until the tests of this room and tests/e2e/test_plugin.py pass, then add it to KNOWN."
     )
 
 
@@ -39,7 +39,8 @@ def test_the_installed_vllm_is_one_that_was_tried(answers: dict[str, Any]) -> No
 def test_every_internal_of_vllm_is_where_the_plugin_expects_it(answers: dict[str, Any]) -> None:
     assert answers["moved"] == [], (
         "vLLM has changed what the plugin hooks into. For each line below, find the new place in vLLM's source, mend "
-        "the hook and its line of _FUNCTIONS or _ATTRIBUTES in engine/plugin/compat.py:\n" + "\n".join(answers["moved"])
+        "the hook and its line of _FUNCTIONS or _ATTRIBUTES in engine/plugin/compat/hooks.py:\n"
+        + "\n".join(answers["moved"])
     )
 
 

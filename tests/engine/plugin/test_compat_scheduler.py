@@ -3,13 +3,13 @@
 from typing import Any
 
 import pytest
-from specwatch_engine.plugin import compat
+from specwatch_engine.plugin.compat import hooks
 from support.scripted_scheduler import K, Scheduler, config, order, request, run
 
 
 @pytest.fixture(autouse=True)
 def _version(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compat, "version", lambda: "0.32.0")
+    monkeypatch.setattr(hooks, "version", lambda: "0.32.0")
 
 
 # ---- the cap

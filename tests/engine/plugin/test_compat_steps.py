@@ -9,14 +9,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from specwatch_engine.plugin import compat
-from specwatch_engine.plugin.compat import EVENTS
+from specwatch_engine.plugin.compat import hooks
+from specwatch_engine.plugin.compat.scheduler import EVENTS, Watch
 from support.scripted_scheduler import Scheduler, config, order, request, run
 
 
 @pytest.fixture(autouse=True)
 def _version(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compat, "version", lambda: "0.32.0")
+    monkeypatch.setattr(hooks, "version", lambda: "0.32.0")
 
 
 @pytest.fixture
@@ -57,9 +57,9 @@ def log() -> Iterator[list[logging.LogRecord]]:
         emit = records.append  # type: ignore[assignment]
 
     handler = Keep()
-    compat._log.addHandler(handler)
+    hooks.log.addHandler(handler)
     yield records
-    compat._log.removeHandler(handler)
+    hooks.log.removeHandler(handler)
 
 
 # ---- events
@@ -175,7 +175,7 @@ def test_where_the_plugin_fails_vllm_goes_on_with_its_own_table(
     def broken(*_: Any) -> None:
         raise RuntimeError("a name has moved")
 
-    monkeypatch.setattr(compat._Watch, BREAKS[name], broken)
+    monkeypatch.setattr(Watch, BREAKS[name], broken)
     scheduler.add_request(request("a"))
     for _ in range(3):
         run(scheduler, a=[0, 9])
@@ -195,7 +195,7 @@ def test_where_the_plugin_fails_vllm_goes_on_with_its_own_table(
 def test_a_step_in_which_the_plugin_fails_is_drafted_for(monkeypatch: pytest.MonkeyPatch) -> None:
     scheduler = Scheduler(config())
     order(scheduler, cap=0, mode="cold")
-    monkeypatch.setattr(compat._Watch, "before_schedule", lambda *_: 1 / 0)
+    monkeypatch.setattr(Watch, "before_schedule", lambda *_: 1 / 0)
     assert not hasattr(scheduler.schedule(), "specwatch_skip")
     assert scheduler.found == [(None, {})]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from specwatch_engine.demo.weights import CHECKPOINTS
-from specwatch_engine.plugin import compat
+from specwatch_engine.plugin.compat import draft
 
 GENERALIST, SPECIALIST = CHECKPOINTS / "draft_generalist", CHECKPOINTS / "draft_specialist"
 
@@ -36,41 +36,41 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Any:
         model.loaded = dict(weights_iterator)
 
     internals = {"set_current_vllm_config": current, "reload_weights": reload}
-    find = compat._find
-    monkeypatch.setattr(compat, "_find", lambda module, name: internals.get(name) or find(module, name))
-    monkeypatch.setattr(compat, "_checksum", lambda worker: "none" if model.loaded is None else "of the new")
+    find = draft.find
+    monkeypatch.setattr(draft, "find", lambda module, name: internals.get(name) or find(module, name))
+    monkeypatch.setattr(draft, "_checksum", lambda worker: "none" if model.loaded is None else "of the new")
     return made
 
 
 def settled(worker: Any) -> dict[str, Any]:
     until = time.monotonic() + 30
-    while (state := compat._staged(worker)).get("busy"):
+    while (state := draft.staged(worker)).get("busy"):
         assert time.monotonic() < until
         time.sleep(0.005)
     return state
 
 
 def test_a_checkpoint_is_staged_and_then_put_in_place(worker: Any) -> None:
-    assert compat._staged(worker) == {}
-    assert compat._stage(worker, str(SPECIALIST)) == ""
+    assert draft.staged(worker) == {}
+    assert draft.stage(worker, str(SPECIALIST)) == ""
     staged = settled(worker)
     assert staged.keys() == {"busy", "checkpoint", "before", "stage_s"}
     assert worker.model_runner.get_draft_model().loaded is None
-    assert compat._load(worker, str(SPECIALIST)) == str(SPECIALIST)
+    assert draft.load(worker, str(SPECIALIST)) == str(SPECIALIST)
     assert worker.current == ["the draft model's configuration"]
     assert "model.embed_tokens.weight" in worker.model_runner.get_draft_model().loaded
     state = settled(worker)
     assert (state["before"], state["after"], state["commit_s"] >= 0) == ("none", "of the new", True)
     # Once: what was put in place is not kept.
     with pytest.raises(RuntimeError, match="is not staged"):
-        compat._load(worker, str(SPECIALIST))
+        draft.load(worker, str(SPECIALIST))
 
 
 def test_only_what_was_staged_is_put_in_place(worker: Any) -> None:
-    compat._stage(worker, str(SPECIALIST))
+    draft.stage(worker, str(SPECIALIST))
     settled(worker)
     with pytest.raises(RuntimeError, match="/another is not staged"):
-        compat._load(worker, "/another")
+        draft.load(worker, "/another")
     assert worker.model_runner.get_draft_model().loaded is None
 
 
@@ -79,32 +79,32 @@ def test_weights_that_are_cut_are_found_while_staging(worker: Any, tmp_path: Pat
     shutil.copytree(SPECIALIST, tmp_path / "cut")
     file = tmp_path / "cut" / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1000])
-    assert compat._stage(worker, str(tmp_path / "cut")) == ""
+    assert draft.stage(worker, str(tmp_path / "cut")) == ""
     assert "SafetensorError" in settled(worker)["error"]
     with pytest.raises(RuntimeError, match="is not staged"):
-        compat._load(worker, str(tmp_path / "cut"))
+        draft.load(worker, str(tmp_path / "cut"))
     # The next one starts afresh.
-    assert compat._stage(worker, str(SPECIALIST)) == ""
+    assert draft.stage(worker, str(SPECIALIST)) == ""
     assert "error" not in settled(worker)
 
 
 def test_what_cannot_be_swapped_is_refused(worker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "another shape" in compat._stage(worker, str(CHECKPOINTS / "target"))
+    assert "another shape" in draft.stage(worker, str(CHECKPOINTS / "target"))
     go = threading.Event()
-    monkeypatch.setattr(compat, "_weights", lambda folder: iter([("x", go.wait(30))]))
-    assert compat._stage(worker, str(SPECIALIST)) == ""
-    assert compat._stage(worker, str(SPECIALIST)) == "another swap is under way"
+    monkeypatch.setattr(draft, "_weights", lambda folder: iter([("x", go.wait(30))]))
+    assert draft.stage(worker, str(SPECIALIST)) == ""
+    assert draft.stage(worker, str(SPECIALIST)) == "another swap is under way"
     go.set()
     settled(worker)
     worker.model_runner.get_draft_model = lambda: None
-    assert "no draft model" in compat._stage(worker, str(SPECIALIST))
+    assert "no draft model" in draft.stage(worker, str(SPECIALIST))
 
 
 def test_a_checksum_that_fails_does_not_undo_the_swap(worker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    compat._stage(worker, str(SPECIALIST))
+    draft.stage(worker, str(SPECIALIST))
     settled(worker)
-    monkeypatch.setattr(compat, "_checksum", lambda worker: 1 / 0)
-    compat._load(worker, str(SPECIALIST))
+    monkeypatch.setattr(draft, "_checksum", lambda worker: 1 / 0)
+    draft.load(worker, str(SPECIALIST))
     state = settled(worker)
     assert "error" not in state
     assert "after" not in state

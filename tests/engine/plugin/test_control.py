@@ -8,7 +8,8 @@ from typing import Any
 
 import httpx
 import pytest
-from specwatch_engine.plugin import compat, control
+from specwatch_engine.plugin import control
+from specwatch_engine.plugin.compat import hooks, orders
 from specwatch_engine.plugin.control import TOKEN, Control
 from starlette.applications import Starlette
 from support.scripted_cores import SECRET, Cores, Worker, served
@@ -19,8 +20,8 @@ ENGINE, SPECULATION, DRAFT = "/specwatch/v1/engine", "/specwatch/v1/speculation"
 @pytest.fixture(scope="module")
 def server() -> Iterator[tuple[httpx.Client, Cores]]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compat, "version", lambda: "0.32.0")
-        patch.setattr(compat, "_installed", True)
+        patch.setattr(hooks, "version", lambda: "0.32.0")
+        patch.setattr(hooks, "installed", True)
         patch.setenv(TOKEN, SECRET)
         cores = Cores()
         with served(cores) as client:
@@ -222,7 +223,7 @@ def test_an_engine_that_fails_is_said_in_a_sentence(name: str, client: httpx.Cli
 
 
 def test_a_vllm_that_is_not_known_is_said(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compat, "_installed", False)
+    monkeypatch.setattr(hooks, "installed", False)
     assert "does not know this vLLM" in error(client.get(ENGINE), 409)["message"]
 
 
@@ -259,7 +260,7 @@ def test_where_one_worker_refuses_none_commits(name: str, client: httpx.Client, 
     told = error(client.put(DRAFT, json={"checkpoint": "/new"}), 409)
     assert told["message"] == f"checkpoint: {words}" or words in told["message"]
     assert (told["param"], told["code"]) == ("checkpoint", "refused")
-    assert all(worker.calls == ["stage /new"] for worker in cores.workers)
+    assert all(worker.calls == ["stage /new", "forget"] for worker in cores.workers)
     assert [core.scheduler.calls for core in cores.all] == [[], []]
     assert client.get(ENGINE).json()["engines"][0]["draft_model"] == "a/model"
 
@@ -267,10 +268,10 @@ def test_where_one_worker_refuses_none_commits(name: str, client: httpx.Client, 
 def test_staging_that_takes_too_long_is_given_up(
     client: httpx.Client, cores: Cores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compat.Client, "STAGE_S", 0.1)
+    monkeypatch.setattr(orders.Client, "STAGE_S", 0.1)
     cores.workers[1].ready.clear()
     assert "not read after 0.1 s" in error(client.put(DRAFT, json={"checkpoint": "/new"}), 409)["message"]
-    assert [worker.calls for worker in cores.workers] == [["stage /new"]] * 4
+    assert [worker.calls for worker in cores.workers] == [["stage /new", "forget"]] * 4
 
 
 def test_one_swap_at_a_time(client: httpx.Client, cores: Cores) -> None:

@@ -130,7 +130,7 @@ def test_a_listener_whose_queue_is_full_is_not_waited_for(path: str, clock: Cloc
 def test_a_listener_that_never_reads_costs_steps_and_no_time(path: str, reader: Reader, clock: Clock) -> None:
     events = Events(path, HELLO, clock)
     began = time.monotonic()
-    step(events, 20_000)
+    step(events, 200_000)  # the system may grant room for many
     assert time.monotonic() - began < AT_ONCE
     assert events.connected
     assert events.dropped > 10_000
@@ -138,8 +138,8 @@ def test_a_listener_that_never_reads_costs_steps_and_no_time(path: str, reader: 
     assert len(read) == events.sent > 0
     # It reads again: the jump of the numbers is what was dropped.
     step(events, room.BATCH_STEPS)
-    assert [each[:3] for each in reader.packets()] == [["steps", 20_001, events.dropped]]
-    assert len(read) + events.dropped == 20_000
+    assert [each[:3] for each in reader.packets()] == [["steps", 200_001, events.dropped]]
+    assert len(read) + events.dropped == 200_000
 
 
 def test_a_listener_that_is_killed_and_started_again(path: str, reader: Reader, clock: Clock) -> None:
