@@ -11,7 +11,6 @@ import pytest
 from support.engine import Engine, Listener, engine
 
 MODELS = Path(__file__).parents[2] / "engine" / "demo" / "models"
-SUPPORT = Path(__file__).parents[1] / "support"
 K = 4
 ENGINE = {
     "model": str(MODELS / "target"),
@@ -28,7 +27,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, str]]] = {
     "draft_model, asynchronous scheduler": (
         {"method": "draft_model", "model": str(MODELS / "target")},
         {},
-        {"PYTHONPATH": str(SUPPORT / "async_on_cpu")},
+        {"ASYNC_ON_CPU": "1"},
     ),
     "ngram, two engine cores, two API servers": (
         {"method": "ngram", "prompt_lookup_max": 3, "prompt_lookup_min": 1},
@@ -36,7 +35,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, str]]] = {
         {},
     ),
     "eagle": ({"method": "eagle", "model": "eagle"}, {}, {}),
-    "custom_class": ({"method": "custom_class", "model": "last_token.LastToken"}, {}, {"PYTHONPATH": str(SUPPORT)}),
+    "custom_class": ({"method": "custom_class", "model": "last_token.LastToken"}, {}, {}),
 }
 
 
