@@ -434,11 +434,13 @@ class Tap:
             streaming = streaming or request.streaming
         context = self._context
         facts = context.facts.get(self._upstream, _NO_FACTS)
-        arm = self._served
-        if arm is not Arm.SPECULATIVE and found.acceptance is not None and found.acceptance.draft_tokens:
+        arm, acceptance = self._served, found.acceptance
+        if arm is not Arm.SPECULATIVE and acceptance is not None and acceptance.draft_tokens:
             arm = Arm.SPECULATIVE
             context.opt_out_failed()
         speculative = arm is Arm.SPECULATIVE or arm is Arm.PROBE
+        if acceptance is None or not (speculative or acceptance.draft_tokens):
+            acceptance = missing(self._missing(found, outcome, speculative=speculative))
         tokens = found.completion_tokens
         if tokens is None:
             tokens = found.counted_tokens or None
@@ -453,7 +455,7 @@ class Tap:
             self._endpoint,
             self._scenario or "default",
             outcome,
-            found.acceptance or missing(self._missing(found, outcome, speculative=speculative)),
+            acceptance,
             model[:MAX_NAME] if model is not None else None,
             facts.draft_model if speculative else None,
             streaming,

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -94,7 +95,8 @@ def test_the_recorder_inside_the_engine_counts_the_same(chain: Chain, served: tu
     print("\ninside:", summary["traffic"]["outcomes"], found, "engine:", total)
     assert summary["traffic"]["outcomes"]["ok"] == 201
     assert found == total
-    assert summary["fallback"]["can_fall_back"] is False
+    # It is inside the engine, whose plugin heeds opt-outs.
+    assert summary["fallback"]["can_fall_back"] is True
 
 
 def test_what_the_reply_does_not_tell_the_engines_events_do(chain: Chain, served: tuple[int, int, int]) -> None:
@@ -237,6 +239,46 @@ def test_the_switch_sends_requests_to_the_plain_engine_and_back(chain: Chain) ->
         ("speculative", "over"),
         ("autoregressive", "drill"),
     ]
+
+
+def test_another_draft_is_swapped_in_under_load_and_out_again(chain: Chain, served: tuple[int, int, int]) -> None:
+    def swap(draft: str) -> JsonBody:
+        command = [sys.executable, "-m", "sidecar.cli", "swap", str(chain.config.parent / "models" / draft)]
+        answer = subprocess.run([*command, "-c", str(chain.config), "--json"], check=True, stdout=subprocess.PIPE)
+        return dict(json.loads(answer.stdout))
+
+    def under_load(draft: str) -> JsonBody:
+        with ThreadPoolExecutor(1) as pool:
+            load = pool.submit(lambda: asyncio.run(send_all(chain.proxy, mixed(60), 8)))
+            time.sleep(1)
+            answer = swap(draft)
+            assert not load.done(), "nothing was in flight"
+            assert len(load.result()) == 60
+        return answer
+
+    def rates() -> dict[str, float]:
+        rows = chain.count_rows()
+        asyncio.run(send_all(chain.proxy, mixed(60), 8))
+        chain.wait_rows(rows + 60)
+        last = "select * from requests order by id desc limit 60"
+        sums = "sum(accepted_tokens) * 1.0 / sum(draft_tokens) p"
+        found = chain.rows(f"select scenario, {sums}, max(draft_model) draft from ({last}) group by scenario")
+        print({row["scenario"]: (round(row["p"], 3), row["draft"]) for row in found})
+        return {row["scenario"]: row["p"] for row in found}
+
+    generalist = rates()
+    there = under_load("draft_specialist")
+    specialist = rates()
+    back = under_load("draft_generalist")
+    again = rates()
+    print(there, back)
+    assert generalist["fault_report"] < 0.65 < specialist["fault_report"]
+    assert specialist["billing"] < generalist["billing"] - 0.1
+    for scenario in SCENARIOS:
+        assert again[scenario] == pytest.approx(generalist[scenario], abs=0.02)
+    (first,), (second,) = (swapped["cores"][0]["workers"] for swapped in (there, back))
+    assert first["before"] == second["after"] != first["after"] == second["before"]
+    assert chain.api("fallback")["history"][0]["reason"].startswith("draft model swapped for")
 
 
 def test_status_gives_p(chain: Chain, served: tuple[int, int, int]) -> None:

@@ -267,7 +267,8 @@ def test_an_openai_client_that_leaves_ends_its_request_in_the_engine(both: Both)
             assert time.monotonic() < deadline
         assert engine("request_success_total") == finished
         (row,) = both.rows(("chat_completions", "client_abort"))
-        assert row["acceptance_source"] == "engine" or row["completion_tokens"] is None
+        # One that left at its first token has no drafts yet.
+        assert row["acceptance_source"] == "engine" or row["completion_tokens"] in (None, 1)
 
     here = client(both.chain.proxy)
 
