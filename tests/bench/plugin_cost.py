@@ -3,8 +3,8 @@
 First the plugin's own work a verify step, by batch size, with somebody listening and without: processor time of the
 thread, medians. Then a real vLLM on the CPU, twice: with the plugin away, and with it loaded. Each round sends the
 same requests to the first, to the second while nobody listens, and to the second while all is captured, in turning
-order. Given are medians over the rounds of tokens a second, and of the processor time of all the engine's processes
-a token, each also as the ratio to the plugin away in the same round.
+order. Given are tokens a second and the processor time a token, each also as the ratio to the plugin away in the same
+round.
 """
 
 import argparse
@@ -27,6 +27,9 @@ from support.engine import Engine, Listener, engine
 MODELS = Path(__file__).parents[2] / "engine" / "demo" / "models"
 K = 4
 CONCURRENCY = 8
+
+#: Tokens a second, and processor time of all the engine's processes a token, us.
+Figures = tuple[float, float]
 
 
 def main() -> None:
@@ -131,9 +134,9 @@ def engines(folder: Path, options: argparse.Namespace) -> None:
     # Named plugins are the only ones loaded.
     with engine(folder / "away", config, {"VLLM_PLUGINS": "none"}) as away, engine(folder / "loaded", config) as loaded:
         listener: Listener | None = None
-        found: dict[str, list[tuple[float, float]]] = {"away": [], "idle": [], "captured": []}
+        found: dict[str, list[Figures]] = {"away": [], "idle": [], "captured": []}
 
-        def captured() -> tuple[float, float]:
+        def captured() -> Figures:
             nonlocal listener
             listener = Listener(loaded.events)
             time.sleep(2.5)  # the engine looks for it every 2 s
@@ -143,11 +146,11 @@ def engines(folder: Path, options: argparse.Namespace) -> None:
                 listener.close()
                 loaded.complete(max_tokens=4, prompt="so that it sees the end")
 
-        def idle() -> tuple[float, float]:
+        def idle() -> Figures:
             loaded.events.unlink(missing_ok=True)
             return measured(loaded, options.tokens)
 
-        runs: list[tuple[str, Callable[[], tuple[float, float]]]] = [
+        runs: list[tuple[str, Callable[[], Figures]]] = [
             ("away", lambda: measured(away, options.tokens)),
             ("idle", idle),
             ("captured", captured),
@@ -157,19 +160,17 @@ def engines(folder: Path, options: argparse.Namespace) -> None:
         for at in range(options.rounds):
             for name, run in runs[at % 3 :] + runs[: at % 3]:
                 found[name].append(run())
-    print(f"\n{options.rounds} rounds, medians      tokens/s    to away    CPU us/token    to away")
-    for name, values in found.items():
-        rates, costs = zip(*values, strict=True)
-        faster = statistics.median(mine / other for (mine, _), (other, _) in zip(values, found["away"], strict=True))
-        dearer = statistics.median(mine / other for (_, mine), (_, other) in zip(values, found["away"], strict=True))
-        print(
-            f"{name:24s} {statistics.median(rates):10.1f} {faster:10.3f} "
-            f"{statistics.median(costs):15.1f} {dearer:10.3f}"
-        )
+    print(f"\n{options.rounds} rounds, medians and quartiles of the ratio to the plugin away in the same round")
+    for at, what in enumerate(("tokens/s", "CPU us/token, all processes")):
+        for name, values in found.items():
+            ratios = [mine[at] / other[at] for mine, other in zip(values, found["away"], strict=True)]
+            low, middle, high = statistics.quantiles(ratios, n=4)
+            median = statistics.median(value[at] for value in values)
+            print(f"{what:28s} {name:9s} {median:9.1f}   {middle:.3f} ({low:.3f}-{high:.3f})")
 
 
-def measured(on: Engine, tokens: int) -> tuple[float, float]:
-    """Tokens a second, and CPU microseconds a token of all the engine's processes, over 16 replies."""
+def measured(on: Engine, tokens: int) -> Figures:
+    """Over 16 replies."""
     before, began = _cpu_s(on.process.pid), time.monotonic()
     prompts = [f"Customer {i}: my router number {7 * i} has no light.\nAgent:" for i in range(16)]
     with ThreadPoolExecutor(CONCURRENCY) as pool:
