@@ -47,21 +47,25 @@ class Chain:
 
     def counters(self, url: str | None = None) -> tuple[int, int, int]:
         """(verify steps, drafted, accepted) of the engine's own counters, once they stand still."""
-        before: tuple[int, int, int] | None = None
-        while True:
-            now = self._scrape(url or self.engine)
-            if now == before:
-                return now
-            before = now
-            time.sleep(0.5)
+        return counters(url or self.engine)
 
-    def _scrape(self, url: str) -> tuple[int, int, int]:
-        sums = dict.fromkeys(("drafts", "draft_tokens", "accepted_tokens"), 0)
-        for line in httpx.get(f"{url}/metrics", timeout=30).text.splitlines():
-            for name in sums:
-                if line.startswith(f"vllm:spec_decode_num_{name}_total{{"):
-                    sums[name] += round(float(line.rsplit(" ", 1)[1]))
-        return sums["drafts"], sums["draft_tokens"], sums["accepted_tokens"]
+
+def counters(url: str) -> tuple[int, int, int]:
+    """(verify steps, drafted, accepted) as the engine at `url` counts them, once they stand still."""
+    before: tuple[int, int, int] | None = None
+    while (now := _scraped(url)) != before:
+        before = now
+        time.sleep(0.5)
+    return now
+
+
+def _scraped(url: str) -> tuple[int, int, int]:
+    sums = dict.fromkeys(("drafts", "draft_tokens", "accepted_tokens"), 0)
+    for line in httpx.get(f"{url}/metrics", timeout=30).text.splitlines():
+        for name in sums:
+            if line.startswith(f"vllm:spec_decode_num_{name}_total{{"):
+                sums[name] += round(float(line.rsplit(" ", 1)[1]))
+    return sums["drafts"], sums["draft_tokens"], sums["accepted_tokens"]
 
 
 def free_ports(count: int) -> list[int]:

@@ -17,7 +17,7 @@ import httpx
 import msgspec
 import yaml
 
-from .chain import free_ports
+from .chain import counters, free_ports
 
 READY_S = 300
 TOKEN = "token-of-the-tests"
@@ -149,19 +149,7 @@ class Engine:
 
     def counters(self) -> tuple[int, int, int]:
         """(verify steps, drafted, accepted) as the engine counts them, once they stand still."""
-        before = None
-        while (now := self._scrape()) != before:
-            before = now
-            time.sleep(0.3)
-        return now
-
-    def _scrape(self) -> tuple[int, int, int]:
-        sums = dict.fromkeys(("drafts", "draft_tokens", "accepted_tokens"), 0)
-        for line in httpx.get(f"{self.url}/metrics", timeout=30).text.splitlines():
-            for name in sums:
-                if line.startswith(f"vllm:spec_decode_num_{name}_total{{"):
-                    sums[name] += round(float(line.rsplit(" ", 1)[1]))
-        return sums["drafts"], sums["draft_tokens"], sums["accepted_tokens"]
+        return counters(self.url)
 
     def complete(self, client: httpx.Client | None = None, **body: Any) -> dict[str, Any]:
         """One completion at temperature 0."""
