@@ -12,8 +12,8 @@ _log = logging.getLogger("vllm.specwatch")
 def register() -> None:
     """Put the hooks in place; safe to call again, never raises."""
     try:
-        from .compat import hooks
+        from .compat.install import install
 
-        hooks.install()
+        install()
     except Exception as error:
         _log.warning("Specwatch stands down, the engine serves without it: %s", " ".join(str(error).split()))

@@ -1,4 +1,4 @@
-"""Which internals there must be, and putting the hooks in their place."""
+"""Which internals there must be."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ KNOWN = frozenset(("0.32.0",))
 installed = False
 
 _SCHEDULER = "vllm.v1.core.sched.scheduler"
-_CORE = "vllm.v1.engine.core"
+CORE = "vllm.v1.engine.core"
 _RUNNER = "vllm.v1.worker.gpu_model_runner"
-_WORKER = "vllm.v1.worker.worker_base"
+WORKER = "vllm.v1.worker.worker_base"
 
 #: Functions that are called or wrapped: module, name, and the parameters that are relied on.
 _FUNCTIONS = (
@@ -29,9 +29,9 @@ _FUNCTIONS = (
     (_SCHEDULER, "Scheduler._free_request", ("self", "request", "delay_free_blocks")),
     (_SCHEDULER, "Scheduler._free_blocks", ("self", "request")),
     (_SCHEDULER, "Scheduler.reset_prefix_cache", ("self", "reset_running_requests")),
-    (_CORE, "EngineCore.collective_rpc", ("self", "method", "timeout", "args")),
-    (_WORKER, "WorkerWrapperBase.init_device", ("self",)),
-    (_WORKER, "WorkerBase", ()),
+    (CORE, "EngineCore.collective_rpc", ("self", "method", "timeout", "args")),
+    (WORKER, "WorkerWrapperBase.init_device", ("self",)),
+    (WORKER, "WorkerBase", ()),
     ("vllm.v1.engine.core_client", "AsyncMPClient.call_utility_async", ("self", "method")),
     ("vllm.v1.engine.core_client", "DPLBAsyncMPClient.call_utility_all_async", ("self", "method")),
     ("vllm.model_executor.model_loader.reload.inplace", "reload_weights", ("vllm_config", "model", "weights_iterator")),
@@ -104,47 +104,3 @@ def find(module: str, name: str) -> Any:
 def version() -> str:
     """vLLM's version, without the name of the build."""
     return str(importlib.import_module("vllm").__version__).partition("+")[0]
-
-
-def install() -> None:
-    """Put all hooks in place, once a process. Raises RuntimeError, and changes nothing, on a vLLM not known."""
-    global installed
-    if installed:
-        return
-    if version() not in KNOWN:
-        raise RuntimeError(f"vLLM {version()} is not known, only {', '.join(sorted(KNOWN))}")
-    if problems := moved():
-        raise RuntimeError(f"vLLM {version()} is not as expected: {'; '.join(problems)}")
-    from . import draft, orders, runner
-    from .scheduler import SchedulerMixin
-
-    installed = True
-    config = find("vllm.config.scheduler", "SchedulerConfig")
-    chosen = config.get_scheduler_cls
-
-    def get_scheduler_cls(self: Any) -> Any:
-        base = chosen(self)
-        if not isinstance(base, type) or issubclass(base, SchedulerMixin):
-            return base
-        return type(base.__name__, (SchedulerMixin, base), {"__module__": base.__module__})
-
-    config.get_scheduler_cls = get_scheduler_cls
-    core = find(_CORE, "EngineCore")
-    core.specwatch_order = orders.order
-    core.specwatch_commit = orders.commit
-    wrapper, worker = find(_WORKER, "WorkerWrapperBase"), find(_WORKER, "WorkerBase")
-    prepare = wrapper.init_device
-
-    def init_device(self: Any) -> Any:
-        result = prepare(self)
-        try:
-            runner.hook(self.worker.model_runner)
-        except Exception as error:
-            log.warning("Specwatch sees no draft tokens here: %s", error)
-        return result
-
-    wrapper.init_device = init_device
-    worker.specwatch_stage = draft.stage
-    worker.specwatch_staged = draft.staged
-    worker.specwatch_load = draft.load
-    worker.specwatch_forget = draft.forget
