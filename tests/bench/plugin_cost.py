@@ -1,10 +1,10 @@
 """What the engine plugin costs: `python tests/bench/plugin_cost.py [--rounds 12] [--steps-only]`.
 
-First the plugin's own work a verify step, by batch size, with somebody listening and without: processor time of the
-thread, medians. Then a real vLLM on the CPU, twice: with the plugin away, and with it loaded. Each round sends the
-same requests to the first, to the second while nobody listens, and to the second while all is captured, in turning
-order. Given are tokens a second and the processor time a token, each also as the ratio to the plugin away in the same
-round.
+First the plugin's own work a verify step, by batch size: with nobody listening, with somebody, and with somebody who
+takes nothing; processor time of the thread, medians. Then a real vLLM on the CPU, twice: with the plugin away, and with
+it loaded. Each round sends the same requests to the first, to the second while nobody listens, and to the second while
+all is captured, in turning order. Given are tokens a second and the processor time a token, each also as the ratio to
+the plugin away in the same round.
 """
 
 import argparse
@@ -49,16 +49,17 @@ def main() -> None:
 
 
 def steps(folder: Path) -> None:
-    print("microseconds a step   batch   nobody listens   captured")
+    print("microseconds a step   batch   nobody listens   captured   listener asleep")
     for size in (1, 8, 16, 64, 256):
-        figures = []
-        for listening in (False, True):
-            path = folder / "steps.sock"
-            listener = Listener(path) if listening else None
-            figures.append(_step_us(size, path if listening else folder / "nobody.sock"))
-            if listener is not None:
-                listener.close()
-        print(f"                      {size:5d}   {figures[0]:14.1f}   {figures[1]:8.1f}")
+        figures = [_step_us(size, folder / "nobody.sock")]
+        for asleep in (False, True):
+            listener = Listener(folder / "steps.sock")
+            if asleep:
+                listener.asleep.set()
+            figures.append(_step_us(size, listener.path))
+            listener.asleep.clear()
+            listener.close()
+        print(f"                      {size:5d}   {figures[0]:14.1f}   {figures[1]:8.1f}   {figures[2]:15.1f}")
 
 
 def _step_us(size: int, path: Path) -> float:
