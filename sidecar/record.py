@@ -124,3 +124,5 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     replies: int | None = None
     #: First to last content of a stream.
     content_ms: float | None = None
+    #: Nobody asked for no speculation: the arm is what the engine's cap made of it, which may have changed meanwhile.
+    capped: bool = False

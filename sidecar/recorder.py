@@ -114,7 +114,11 @@ class Recorder:
         if self.feed is not None:
             feed = self.feed
             self.joiner = Joiner(
-                feed.ledger, lambda: feed.connected, self._record, opt_out_failed=lambda: self.tap.opt_out_failed()
+                feed.ledger,
+                lambda: feed.connected,
+                self._record,
+                opt_out_failed=lambda: self.tap.opt_out_failed(),
+                draft_model=lambda upstream: self.steering.facts.get(upstream, Facts()).draft_model,
             )
         self.tap = TapContext(
             instance=settings.instance,

@@ -25,6 +25,8 @@ MAX_PACKET = 256 * 1024
 #: Rows (a request in a step) taken in per turn of the event loop: less than a millisecond.
 ROWS_A_TURN = 256
 _ACCEPTS_A_TURN = 16
+#: Until the next try to accept, s, where the process is out of file descriptors.
+_PAUSE_S = 1.0
 _MAX_CONNECTIONS = 256
 #: What a socket's address has room for, bytes.
 _MAX_PATH = 107
@@ -45,6 +47,7 @@ class EngineFeed:
         #: Packets that were none of the format.
         self.malformed = 0
         self._listener: socket.socket | None = None
+        self._timer: asyncio.TimerHandle | None = None
         #: The socket's file, to tell it from another's of the same name.
         self._file: tuple[int, int] | None = None
         self._connections: set[_Connection] = set()
@@ -53,15 +56,16 @@ class EngineFeed:
 
     def start(self) -> None:
         """Listen. Must run in the event loop. Raises FeedError."""
-        listener = _listen(self._path)
-        self._listener = listener
+        self._listener = _listen(self._path)
         self._file = _file_of(self._path)
-        asyncio.get_running_loop().add_reader(listener, self._accept, listener)
+        self._watch(self._listener)
 
     def stop(self) -> None:
         """Let go of everything, the socket's file included."""
         if self._listener is None:
             return
+        if self._timer is not None:
+            self._timer.cancel()
         asyncio.get_running_loop().remove_reader(self._listener)
         self._listener.close()
         self._listener = None
@@ -81,12 +85,21 @@ class EngineFeed:
         """Engine cores that are connected."""
         return sum(connection.core is not None for connection in self._connections)
 
+    def _watch(self, listener: socket.socket) -> None:
+        asyncio.get_running_loop().add_reader(listener, self._accept, listener)
+
     def _accept(self, listener: socket.socket) -> None:
         for _ in range(_ACCEPTS_A_TURN):
             try:
                 made, _ = listener.accept()
-            except OSError:
+            except (BlockingIOError, ConnectionError):
                 return  # none waits, or it has gone again
+            except OSError:
+                # Who waits stays in the queue, and would keep the event loop turning.
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(listener)
+                self._timer = loop.call_later(_PAUSE_S, self._watch, listener)
+                return
             if len(self._connections) >= _MAX_CONNECTIONS:
                 made.close()
                 continue

@@ -49,14 +49,16 @@ class Joiner:
         connected: Callable[[], object],
         sink: Callable[[Record], None],
         opt_out_failed: Callable[[], None] = lambda: None,
+        draft_model: Callable[[str], str | None] = lambda upstream: None,
     ) -> None:
         """`connected`: whether any engine core is. `opt_out_failed` is told of each record that was drafted for against
-        its arm.
+        its arm, and `draft_model` names the draft model of an upstream.
         """
         self._ledger = ledger
         self._connected = connected
         self._sink = sink
         self._opt_out_failed = opt_out_failed
+        self._draft_model = draft_model
         #: Replies whose own figures are others than the engine's.
         self.disagreements = 0
         self._queue: deque[_Waiting] = deque()
@@ -179,10 +181,11 @@ class Joiner:
                     _totals(acceptance),
                 )
             self.disagreements += 1
-        arm = record.arm
+        arm, draft_model = record.arm, record.draft_model
         if acceptance.draft_tokens and arm not in (Arm.SPECULATIVE, Arm.PROBE):
-            arm = Arm.SPECULATIVE
-            self._opt_out_failed()
+            arm, draft_model = Arm.SPECULATIVE, self._draft_model(record.upstream)
+            if not record.capped:
+                self._opt_out_failed()
         prompt_tokens, tokens, tpot_ms = record.prompt_tokens, record.completion_tokens, record.tpot_ms
         if prompt_tokens is None:
             prompt_tokens = sum({each.parent: each.prompt_tokens for each in requests}.values())
@@ -194,6 +197,7 @@ class Joiner:
         return _replace(
             record,
             arm=arm,
+            draft_model=draft_model,
             acceptance=acceptance,
             prompt_tokens=prompt_tokens,
             completion_tokens=tokens,

@@ -265,10 +265,16 @@ class Tap:
         self._concurrency = concurrency
 
     @property
-    def _served(self) -> Arm:
-        """How the request is served, as far as is known before the figures."""
+    def _ordered(self) -> Arm:
+        """How the request is to be served."""
         arm = Arm.SPECULATIVE if self._plain is False else self._arm
-        return Arm.AUTOREGRESSIVE if arm is Arm.SPECULATIVE and (self._plain or self._drafts_nothing) else arm
+        return Arm.AUTOREGRESSIVE if arm is Arm.SPECULATIVE and self._plain else arm
+
+    @property
+    def _served(self) -> Arm:
+        """How it is, as far as is known before the figures."""
+        arm = self._ordered
+        return Arm.AUTOREGRESSIVE if arm is Arm.SPECULATIVE and self._drafts_nothing else arm
 
     # ---- the reply
 
@@ -435,9 +441,11 @@ class Tap:
         context = self._context
         facts = context.facts.get(self._upstream, _NO_FACTS)
         arm, acceptance = self._served, found.acceptance
+        capped = arm is not self._ordered
         if arm is not Arm.SPECULATIVE and acceptance is not None and acceptance.draft_tokens:
             arm = Arm.SPECULATIVE
-            context.opt_out_failed()
+            if not capped:
+                context.opt_out_failed()
         speculative = arm is Arm.SPECULATIVE or arm is Arm.PROBE
         if acceptance is None or not (speculative or acceptance.draft_tokens):
             acceptance = missing(self._missing(found, outcome, speculative=speculative))
@@ -476,6 +484,7 @@ class Tap:
             found.id if found.id is None or len(found.id) <= MAX_REPLY_ID else None,
             None if request is None else request.replies,
             content_ms,
+            capped,
         )
 
     def _missing(self, found: Reply, outcome: Outcome, *, speculative: bool) -> str:

@@ -231,3 +231,4 @@ def test_a_cap_of_nought_is_no_speculation() -> None:
     block = json.dumps({"usage": USAGE, "metrics": {"speculative_decoding": BLOCK}}).encode()
     run.reply((1.0, block), fields=JSON)
     assert run.end().arm is Arm.SPECULATIVE
+    assert run.context.ineffective == 0, "nobody asked for no speculation"

@@ -2,8 +2,10 @@
 
 import asyncio
 import os
+import resource
 import socket
 import stat
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 from support.scripted_engine import ROWS, ScriptedEngine, encode, step, until, whole
 
+from sidecar.engine_feed import feed as room
 from sidecar.engine_feed.feed import MAX_PACKET, EngineFeed, FeedError
 from sidecar.engine_request import EngineRequest
 
@@ -58,6 +61,26 @@ async def test_the_socket_is_for_one_user_and_gone_at_the_end(tmp_path: Path) ->
         path.unlink()
         path.write_text("mine")
     assert path.read_text() == "mine"
+
+
+async def test_a_core_that_cannot_be_accepted_waits_and_keeps_nobody_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "_PAUSE_S", 0.2)
+    async with feed(tmp_path / "events") as made:
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        engine = ScriptedEngine(made._path)
+        # Lower than the number the next one would have.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (engine.socket.fileno() + 1, limits[1]))
+        try:
+            began = time.process_time()
+            await asyncio.sleep(0.5)
+            assert time.process_time() - began < 0.1
+            assert made.connected == 0
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        await until(lambda: made.connected)
+        engine.close()
 
 
 async def test_the_socket_of_a_dead_sidecar_is_taken_over_and_that_of_a_living_one_is_not(tmp_path: Path) -> None:

@@ -41,7 +41,9 @@ class Room:
     def __post_init__(self) -> None:
         self.ledger = Ledger()
         self.core = Core(GREETING, self.ledger)
-        self.joiner = Joiner(self.ledger, lambda: self.cores, self.records.append, self._opted_out)
+        self.joiner = Joiner(
+            self.ledger, lambda: self.cores, self.records.append, self._opted_out, "draft of {}".format
+        )
 
     def _opted_out(self) -> None:
         self.opt_outs += 1
@@ -185,13 +187,25 @@ async def test_nothing_drafted_is_unknown_with_its_reason(own: Acceptance, k: in
     assert room.joiner.disagreements == (own.source is AcceptanceSource.RESPONSE)
 
 
-@pytest.mark.parametrize(("rows", "arm", "told"), [(ROWS, Arm.SPECULATIVE, 1), ([((), (1,))], Arm.BASELINE, 0)])
-async def test_what_was_drafted_for_is_no_baseline(rows: Any, arm: Arm, told: int) -> None:
+@pytest.mark.parametrize(
+    ("rows", "arm", "draft_model", "told"),
+    [(ROWS, Arm.SPECULATIVE, "draft of speculative", 1), ([((), (1,))], Arm.BASELINE, None, 0)],
+)
+async def test_what_was_drafted_for_is_no_baseline(rows: Any, arm: Arm, draft_model: str | None, told: int) -> None:
     room = Room()
     room.begin(A)
     room.end(A, rows=rows)
-    room.put(arm=Arm.BASELINE, acceptance=missing(NOT_SPECULATED))
-    assert (room.records[0].arm, room.opt_outs) == (arm, told)
+    room.put(arm=Arm.BASELINE, draft_model=None, acceptance=missing(NOT_SPECULATED))
+    (found,) = room.records
+    assert (found.arm, found.draft_model, room.opt_outs) == (arm, draft_model, told)
+
+
+async def test_what_was_drafted_for_once_a_cap_of_nought_was_lifted_is_no_failed_opt_out() -> None:
+    room = Room()
+    room.begin(A)
+    room.end(A)
+    room.put(arm=Arm.AUTOREGRESSIVE, capped=True, acceptance=missing(NOT_SPECULATED))
+    assert (room.records[0].arm, room.opt_outs) == (Arm.SPECULATIVE, 0)
 
 
 # ---- waiting
