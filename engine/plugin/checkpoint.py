@@ -91,6 +91,8 @@ def _config(present: Path, wanted: Path) -> str:
 
 
 def _vocabulary(present: Path, wanted: Path) -> str:
+    if _same_file(present / "tokenizer.json", wanted / "tokenizer.json"):
+        return ""
     old, new = _tokens(present), _tokens(wanted)
     if not old or not new:
         return ""
@@ -102,6 +104,14 @@ def _vocabulary(present: Path, wanted: Path) -> str:
             for each in other
         ],
     )
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    # Nearly always so; and reading two large ones as JSON would hold up the engine for a second.
+    try:
+        return one.read_bytes() == other.read_bytes()
+    except OSError:
+        return False
 
 
 def _listed(what: str, lines: Sequence[str]) -> str:

@@ -54,7 +54,7 @@ class Events:
     def __init__(self, path: str, hello: Mapping[str, Any], clock: Callable[[], float] = time.monotonic) -> None:
         """`path` of the socket, empty: nobody ever listens. `clock` gives seconds."""
         self._path = path
-        self._hello = _encode(["hello", {"version": VERSION, **hello}])
+        self.introduce(hello)
         self._clock = clock
         self._socket: socket.socket | None = None
         self._retry_at = 0.0
@@ -65,6 +65,10 @@ class Events:
         self.steps = 0
         self.sent = 0
         self.dropped = 0
+
+    def introduce(self, hello: Mapping[str, Any]) -> None:
+        """What whoever listens is told first, from the next connection on."""
+        self._hello = _encode(["hello", {"version": VERSION, **hello}])
 
     @property
     def connected(self) -> bool:

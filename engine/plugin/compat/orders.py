@@ -44,9 +44,9 @@ def commit(core: Any, checkpoint: str) -> dict[str, Any]:
     watch = _watch_of(core)
     began = time.monotonic()
     workers = core.collective_rpc("specwatch_load", None, (checkpoint,))
-    core.scheduler.reset_prefix_cache(reset_running_requests=True)
     if watch is not None:
-        watch.draft_model = checkpoint
+        watch.swapped(checkpoint)
+    core.scheduler.reset_prefix_cache(reset_running_requests=True)
     log.warning("Specwatch: the draft model now has the weights of %s", checkpoint)
     return {"workers": workers, "still_s": round(time.monotonic() - began, 4)}
 

@@ -17,6 +17,9 @@ EVENTS = "SPECWATCH_ENGINE_EVENTS"
 #: More steps than an engine core ever has under way: one for each stage of a pipeline, and one ahead.
 _IN_FLIGHT = 64
 
+#: Methods without a draft model: in its place vLLM has the target's configuration, or none.
+_NO_DRAFT_MODEL = frozenset(("ngram", "ngram_gpu", "suffix", "custom_class", "extract_hidden_states"))
+
 
 class SchedulerMixin:
     """Goes before the scheduler class that vLLM chose. Every hook leaves the work to vLLM where its own part fails."""
@@ -126,22 +129,19 @@ class Watch:
         self.lingering: set[str] = set()
         #: Updates after a reset of the cache in which steps from before it may still come.
         self.after_reset = 0
-        draft = speculative.draft_model_config
-        self.draft_model = None if draft is None else str(draft.model)
-        self.events = Events(
-            os.environ.get(EVENTS, ""),
-            {
-                "engine": self.engine,
-                "pid": os.getpid(),
-                "vllm": hooks.version(),
-                "method": speculative.method,
-                "num_speculative_tokens": self.switch.most,
-                "target_model": str(config.model_config.model),
-                "target_tokenizer": str(config.model_config.tokenizer),
-                "draft_model": self.draft_model,
-                "draft_tokenizer": None if draft is None else str(draft.tokenizer),
-            },
-        )
+        draft = None if speculative.method in _NO_DRAFT_MODEL else speculative.draft_model_config
+        self._hello: dict[str, Any] = {
+            "engine": self.engine,
+            "pid": os.getpid(),
+            "vllm": hooks.version(),
+            "method": speculative.method,
+            "num_speculative_tokens": self.switch.most,
+            "target_model": str(config.model_config.model),
+            "target_tokenizer": str(config.model_config.tokenizer),
+            "draft_model": None if draft is None else str(draft.model),
+            "draft_tokenizer": None if draft is None else str(draft.tokenizer),
+        }
+        self.events = Events(os.environ.get(EVENTS, ""), self._hello)
         # Before the first step, so that a sidecar that is there learns of this engine at once.
         self.events.wanted()
         self._started: list[tuple[str, int]] = []
@@ -152,6 +152,20 @@ class Watch:
         self.counted = 0
         self._invalid: Mapping[str, int] | None = None
         self._updating = False
+
+    @property
+    def draft_model(self) -> str | None:
+        """Folder or name; None where there is none."""
+        found: str | None = self._hello["draft_model"]
+        return found
+
+    def swapped(self, checkpoint: str) -> None:
+        """The draft model has the weights of another folder, of which those are told who connect from now on."""
+        hello = self._hello
+        if hello["draft_tokenizer"] == hello["draft_model"]:
+            hello["draft_tokenizer"] = checkpoint
+        hello["draft_model"] = checkpoint
+        self.events.introduce(hello)
 
     # ---- switch and opt-out
 

@@ -251,3 +251,11 @@ def _with(name: str, content: bytes, *, refused: bool) -> None:
         told = differences(present, wanted)
         assert isinstance(differences(wanted, present), str)
     assert told if refused else isinstance(told, str)
+
+
+def test_tokenizers_of_the_same_bytes_are_not_read_as_json(tmp_path: Path) -> None:
+    """It would hold up the engine for a second where they are large."""
+    present, wanted = checkpoint(tmp_path / "present"), checkpoint(tmp_path / "wanted")
+    for folder in (present, wanted):
+        (folder / TOKENIZER).write_text("no JSON")
+    assert differences(present, wanted) == ""

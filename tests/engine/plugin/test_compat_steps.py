@@ -9,8 +9,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from specwatch_engine.plugin import events
 from specwatch_engine.plugin.compat import hooks
+from specwatch_engine.plugin.compat.orders import commit
 from specwatch_engine.plugin.compat.scheduler import EVENTS, Watch
+from support.event_reader import Reader
 from support.scripted_scheduler import Scheduler, config, order, request, run
 
 
@@ -208,3 +211,33 @@ def test_an_engine_that_the_plugin_does_not_understand_starts_without_it(log: li
     run(scheduler, a=[1])
     assert len(log) == 1
     assert scheduler.calls == ["add", "schedule", "update", "stats"]
+
+
+def test_what_drafts_without_a_model_names_none(steps: Callable[[], list[Any]]) -> None:
+    """In its place vLLM has the target's own configuration."""
+    assert order(Scheduler(config("ngram")))["draft_model"] is None
+    assert order(Scheduler(config("draft_model")))["draft_model"] == "a/model"
+
+
+@pytest.mark.parametrize(("tokenizer", "then"), [("a/tokenizer", "a/tokenizer"), ("a/model", "/new")])
+def test_who_connects_after_a_swap_is_told_of_the_new_draft_model(
+    tokenizer: str, then: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "RETRY_S", 0.0)
+    engine = config()
+    engine.speculative_config.draft_model_config.tokenizer = tokenizer
+    with tempfile.TemporaryDirectory(prefix="sw") as folder:
+        monkeypatch.setenv(EVENTS, f"{folder}/s")
+        reader = Reader(f"{folder}/s")
+        scheduler = Scheduler(engine)
+        before = reader.packets()[0][1]
+        commit(Thing(scheduler=scheduler, collective_rpc=lambda *_: ["/new"]), "/new")
+        assert reader.packets() == [], "the connection goes on"
+        assert reader.connection is not None
+        reader.connection.close()
+        reader.connection = None
+        for name in "ab":
+            scheduler.add_request(request(name))
+            scheduler.free(name, "stop")
+        assert reader.packets()[0] == ["hello", before | {"draft_model": "/new", "draft_tokenizer": then}]
+        reader.close()
