@@ -108,6 +108,8 @@ class Recorder:
             baseline_share=settings.baseline_share,
         )
         self._restored = False
+        #: When the engine took orders, and what was done, while it was not known what mode is in force.
+        self._untold: list[tuple[float, str]] = []
         #: As the log last said it.
         self._served = State.SPECULATIVE
         self.joiner: Joiner | None = None
@@ -236,7 +238,7 @@ class Recorder:
 
     def set_mode(self, mode: str, reason: str) -> None:
         """An operator's order. Raises CannotFallBack."""
-        self._restored = True
+        self._begin_telling()
         before = self.fallback.in_force
         decision = self.fallback.set_mode(Mode(mode), reason or "ordered by an operator", time.time())
         instance = self.settings.instance
@@ -258,7 +260,7 @@ class Recorder:
             return
         if not self._restored and decision is not None:
             self.fallback.decision = decision
-        self._restored = True
+        self._begin_telling()
 
     def _last_order(self) -> Decision | None:
         """What was last ordered here. Raises DatabaseUnavailable."""
@@ -277,11 +279,19 @@ class Recorder:
 
     def _steered(self, what: str) -> None:
         """The engine took an order."""
-        decision = self.fallback.decision
-        self.writer.put_transition(
-            Transition(time.time(), self.settings.instance, decision.mode, decision.state, decision.state, what)
-        )
+        self._untold.append((time.time(), what))
+        if self._restored:
+            self._begin_telling()
         _log.warning("%s", what)
+
+    def _begin_telling(self) -> None:
+        """It is known what is in force, which each row tells: one with another mode would be taken for an order."""
+        self._restored = True
+        decision, untold, self._untold = self.fallback.decision, self._untold, []
+        for at, what in untold:
+            self.writer.put_transition(
+                Transition(at, self.settings.instance, decision.mode, decision.state, decision.state, what)
+            )
 
     def _swapped(self, checkpoint: str) -> None:
         if self.proposals is not None:

@@ -115,10 +115,6 @@ class Reader:
             rows = connection.execute(query.limit(max(1, min(limit, MAX_TRANSITIONS)))).mappings()
             return [dict(row) for row in rows]
 
-    def last_transition(self, instance: str | None = None) -> dict[str, Any] | None:
-        """The newest `Transition`, to go on from after a restart."""
-        return next(iter(self.transitions(1, instance)), None)
-
     @contextmanager
     def _connect(self) -> Iterator[Connection]:
         try:

@@ -19,6 +19,8 @@ from support.scripted_engine import ScriptedEngine, until, whole
 
 from sidecar.recorder import Recorder, StartError
 from sidecar.settings import SettingsError, load
+from sidecar.steering import Steering
+from sidecar.store.queries import DatabaseUnavailable, Reader
 
 NO_TRAFFIC = SimpleNamespace(outcomes={}, refused=0, in_flight=0)
 
@@ -26,6 +28,10 @@ NO_TRAFFIC = SimpleNamespace(outcomes={}, refused=0, in_flight=0)
 def recorder(folder: Path, **settings: Any) -> Recorder:
     given = {"database_url": f"sqlite:///{folder}/specwatch.db", "admin": "127.0.0.1:0", **settings}
     return Recorder(load(**given), {"speculative": "http://127.0.0.1:9"}, lambda: NO_TRAFFIC)
+
+
+def unavailable(*_: object, **__: object) -> None:
+    raise DatabaseUnavailable("away")
 
 
 async def test_what_is_queued_is_in_the_database_after_the_end(tmp_path: Path) -> None:
@@ -49,6 +55,35 @@ async def test_the_admin_port_names_its_setting(tmp_path: Path) -> None:
         made.start_admin()
     with pytest.raises(SettingsError, match="database_url"):
         recorder(tmp_path, database_url="mysql://h/d")
+
+
+async def test_a_cap_before_the_database_comes_does_not_hide_the_order_in_force(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = recorder(tmp_path)
+    monkeypatch.setattr(Steering, "obeys", True)
+    made.writer.start()
+    made.set_mode("autoregressive", "drill")
+    await made.stop()
+
+    made = recorder(tmp_path)
+    with monkeypatch.context() as away:
+        away.setattr(Reader, "transitions", unavailable)
+        made.writer.start()
+        await made.restore()
+        made._steered("draft tokens capped at 2 (hard): crowded")
+        await until(lambda: made.writer.healthy)
+    await made.restore()
+    assert (made.state().mode, made.state().reason) == ("autoregressive", "drill")
+    made._steered("draft tokens no longer capped: quiet")
+    await made.stop()
+    with closing(sqlite3.connect(tmp_path / "specwatch.db")) as database:
+        rows = database.execute("SELECT mode, from_state, to_state, reason FROM transitions ORDER BY id").fetchall()
+    assert rows == [
+        ("autoregressive", "speculative", "autoregressive", "drill"),
+        ("autoregressive", "autoregressive", "autoregressive", "draft tokens capped at 2 (hard): crowded"),
+        ("autoregressive", "autoregressive", "autoregressive", "draft tokens no longer capped: quiet"),
+    ]
 
 
 async def test_a_dead_side_task_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
