@@ -50,6 +50,8 @@ _READERS: dict[str, Reader] = {
 }
 #: APIs in whose replies vLLM (0.32) has no place for acceptance figures.
 _WITHOUT_FIGURES = {"responses": "/v1/responses", "messages": "/v1/messages"}
+#: What vLLM puts before a request's own X-Request-Id to call the reply.
+_PREFIXES = {"chat_completions": "chatcmpl-", "completions": "cmpl-", "messages": "chatcmpl-"}
 
 
 class RequestHead(Protocol):
@@ -453,6 +455,9 @@ class Tap:
         if tokens is None:
             tokens = found.counted_tokens or None
         content_ms = None if stream is None else _content_ms(stream)
+        reply_id = found.id
+        if reply_id is None and outcome is Outcome.CLIENT_ABORT:
+            reply_id = self._awaited_id()
         # By position, in the order of the fields: by name this would take ten times as long.
         return Record(
             self._request_id or _new_id(),
@@ -481,11 +486,16 @@ class Tap:
             facts.fingerprint,
             bytes_in,
             bytes_out,
-            found.id if found.id is None or len(found.id) <= MAX_REPLY_ID else None,
+            reply_id if reply_id is None or len(reply_id) <= MAX_REPLY_ID else None,
             None if request is None else request.replies,
             content_ms,
             capped,
         )
+
+    def _awaited_id(self) -> str | None:
+        """What the reply would have been called that the client did not wait for; None where the engine names it."""
+        own, prefix = self._head.value(b"x-request-id"), _PREFIXES.get(self._endpoint)
+        return prefix + own.decode("latin-1") if own is not None and prefix is not None else None
 
     def _missing(self, found: Reply, outcome: Outcome, *, speculative: bool) -> str:
         """Why a reply has no acceptance figures."""

@@ -310,6 +310,40 @@ async def test_a_client_that_leaves_has_figures_of_what_was_generated(tmp_path: 
         assert (record.acceptance.verify_steps, record.completion_tokens, record.tpot_ms) == (3, 9, None)
 
 
+async def test_one_asked_again_by_the_same_x_request_id_has_figures_of_its_own(tmp_path: Path) -> None:
+    """The first time nobody waited for as much as the reply's head."""
+
+    async def handler(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await upstream.read_request(reader)
+        if not upstream.heads[-1].startswith(b"POST"):
+            writer.write(json_reply({"data": []}))
+            return
+        if b"left" in upstream.bodies[-1]:
+            steps = whole("chatcmpl-mine-00000001", ROWS[:2], output=3, reason="abort")
+            made.engine.send(*steps[:1])
+            came.set()
+            await reader.read()  # the sidecar hangs up
+            made.engine.send(*steps[1:])
+            return
+        made.engine.send(*whole("chatcmpl-mine-00000002", ROWS))
+        writer.write(chunked(*chat("chatcmpl-mine")))
+        await writer.drain()
+
+    came = asyncio.Event()
+    extra = b"X-Request-Id: mine\r\n"
+    async with way(tmp_path, handler) as made:
+        _, writer = await asyncio.open_connection("127.0.0.1", made.port)
+        writer.write(post(b'{"stream":true,"user":"left"}', extra=extra))
+        await came.wait()
+        writer.close()
+        record = await made.record()
+        assert (record.outcome, record.acceptance.source) == (Outcome.CLIENT_ABORT, AcceptanceSource.ENGINE)
+        assert (record.acceptance.verify_steps, record.completion_tokens) == (1, 3)
+        await made.ask({"stream": True}, extra=extra)
+        record = await made.record(2)
+        assert (record.outcome, record.acceptance.verify_steps, record.completion_tokens) == (Outcome.OK, 3, 10)
+
+
 async def test_without_an_engine_nothing_waits(tmp_path: Path) -> None:
     async with way(tmp_path, answering(chunked(*chat("chatcmpl-a"))), engine=False) as made:
         began = asyncio.get_running_loop().time()
