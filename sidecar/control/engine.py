@@ -10,6 +10,9 @@ PATH = "/specwatch/v1"
 #: A swap reads a checkpoint and waits for the step under way; a cap waits for that step alone, s.
 ASK_S, CAP_S, SWAP_S = 5.0, 30.0, 900.0
 
+#: What reading an answer that is none of the plugin's raises.
+_FOREIGN = (msgspec.DecodeError, ValueError, RecursionError)
+
 T = TypeVar("T")
 
 
@@ -147,7 +150,7 @@ class EngineControl:
         if answer.status_code == 200:
             try:
                 return msgspec.json.decode(answer.content, type=kind)
-            except (msgspec.DecodeError, ValueError):
+            except _FOREIGN:
                 words = f"the server at {self._url} answered {method} {PATH}{path}, but not as the engine plugin does"
                 raise EngineError(words, "no_plugin") from None
         raise await self._refused(answer)
@@ -155,7 +158,7 @@ class EngineControl:
     async def _refused(self, answer: httpx.Response) -> EngineError:
         try:
             said = msgspec.json.decode(answer.content, type=_Refusal).error
-        except (msgspec.DecodeError, ValueError):
+        except _FOREIGN:
             said = None
         status = answer.status_code
         if said is None or said.type != "specwatch_engine":
@@ -178,7 +181,7 @@ class EngineControl:
         try:
             about = await self._client.get(f"{self._url}/version", timeout=ASK_S)
             version = about.json()["version"] if about.status_code == 200 else None
-        except (httpx.HTTPError, ValueError, KeyError, TypeError):
+        except (httpx.HTTPError, ValueError, KeyError, TypeError, RecursionError):
             version = None
         if version is None:
             return EngineError(

@@ -20,7 +20,7 @@ async def read_server(client: httpx.AsyncClient, url: str) -> tuple[str | None, 
         version = answer.json().get("version") if answer.status_code == 200 else None
         locked = models.status_code in (401, 403)
         return version, [] if locked else [str(model["id"]) for model in models.json()["data"]]
-    except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError):
+    except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 

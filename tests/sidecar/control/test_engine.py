@@ -76,6 +76,8 @@ def swap(made: EngineControl) -> Awaitable[object]:
 
 NOT_FOUND = json_reply({"detail": "Not Found", "by": "fastapi"}, b"404 Not Found")
 
+NESTED = b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+
 FAILURES: dict[str, tuple[bytes, Order, str, int, str | None, str]] = {
     # reply, order, code, status, param, words
     "another token": (
@@ -120,6 +122,14 @@ FAILURES: dict[str, tuple[bytes, Order, str, int, str | None, str]] = {
         502,
         None,
         "answered PUT /specwatch/v1/draft, but not",
+    ),
+    "what nobody can read": (
+        b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(NESTED) + NESTED,
+        STATES,
+        "no_plugin",
+        502,
+        None,
+        "answered GET /specwatch/v1/engine, but not",
     ),
     "no core": (json_reply({"engines": []}), STATES, "no_plugin", 502, None, "tells of no engine core"),
     "the plugin stands down": (
