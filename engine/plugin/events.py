@@ -122,20 +122,23 @@ class Events:
             self._socket = None
 
     def _send(self, packet: bytes) -> bool:
-        if self._socket is None and not self._connect():
-            return False
-        assert self._socket is not None
-        try:
-            self._socket.send(packet)
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            # A packet too large (EMSGSIZE) is no fault of the connection.
-            if not isinstance(error, ConnectionError) and self._alive():
+        # Twice: a listener that has started anew gets what the one before did not.
+        for _ in range(2):
+            if self._socket is None and not self._connect():
                 return False
-            self.close()
-            return False
-        return True
+            assert self._socket is not None
+            try:
+                self._socket.send(packet)
+            except BlockingIOError:
+                return False
+            except OSError as error:
+                # A packet too large (EMSGSIZE) is no fault of the connection.
+                if not isinstance(error, ConnectionError) and self._alive():
+                    return False
+                self.close()
+            else:
+                return True
+        return False
 
     def _alive(self) -> bool:
         assert self._socket is not None

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from specwatch_engine.plugin import events as room
 from specwatch_engine.plugin.events import NO_ROWS, Events, encode_rows
-from support.event_reader import HELLO, STEP, Clock, Reader, step
+from support.event_reader import HELLO, ROWS, STEP, Clock, Reader, step
 
 #: Wall time of thousands of steps, s: far more than a busy machine needs, far less than any waiting would take.
 AT_ONCE = 5.0
@@ -157,6 +157,21 @@ def test_a_listener_that_is_killed_and_started_again(path: str, reader: Reader, 
     step(events, 16)
     assert [each[:3] for each in again.packets()] == [["hello", {"version": 1, **HELLO}], ["steps", 3_233, 3_200]]
     assert (events.sent, events.dropped) == (48, 3_200)
+    again.close()
+
+
+def test_what_an_idle_engine_does_first_reaches_a_listener_that_was_started_again(
+    path: str, reader: Reader, clock: Clock
+) -> None:
+    events = Events(path, HELLO, clock)
+    step(events, room.BATCH_STEPS)
+    reader.close()
+    Path(path).unlink()
+    again = Reader(path)
+    clock.now += 60
+    events.add([("a-1", 7)], ROWS, None, [("a-1", 2, "stop")])
+    assert [each[:3] for each in again.packets()] == [["hello", {"version": 1, **HELLO}], ["steps", 17, 0]]
+    assert (events.sent, events.dropped, events.connected) == (17, 0, True)
     again.close()
 
 
