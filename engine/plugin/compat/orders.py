@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -77,8 +78,10 @@ class Client:
                 if refusal := next(filter(None, refusals), None):
                     raise Refused(f"checkpoint: {refusal}", "checkpoint")
             await self._settled()
-        except Refused:
-            await self._workers("specwatch_forget")
+        except Exception:
+            # Those that did not fail hold a whole checkpoint.
+            with contextlib.suppress(Exception):
+                await self._workers("specwatch_forget")
             raise
         commits = await self._all("specwatch_commit", checkpoint)
         return [

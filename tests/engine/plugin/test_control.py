@@ -265,6 +265,18 @@ def test_where_one_worker_refuses_none_commits(name: str, client: httpx.Client, 
     assert client.get(ENGINE).json()["engines"][0]["draft_model"] == "a/model"
 
 
+def test_what_is_staged_is_let_go_of_where_one_worker_breaks(
+    client: httpx.Client, cores: Cores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(checkpoint: str) -> str:
+        raise RuntimeError("no such repository")
+
+    monkeypatch.setattr(cores.workers[3], "specwatch_stage", breaks)
+    told = error(client.put(DRAFT, json={"checkpoint": "/new"}), 502)
+    assert (told["message"], told["code"]) == ("the engine could not do it: no such repository", "engine_failed")
+    assert [worker.calls for worker in cores.workers] == [["stage /new", "forget"]] * 3 + [["forget"]]
+
+
 def test_staging_that_takes_too_long_is_given_up(
     client: httpx.Client, cores: Cores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
