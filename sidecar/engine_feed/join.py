@@ -95,7 +95,7 @@ class Joiner:
             self._timer = None
         for waiting in self._queue:
             if waiting.record is not None:
-                self._give(waiting.record)
+                self._give(_without(waiting.record, _LATE))
         self._queue.clear()
         self._by_reply.clear()
 

@@ -345,6 +345,8 @@ async def test_at_the_end_all_go_on_once() -> None:
     room.joiner.flush()
     assert sorted(str(found.reply_id) for found in room.records) == [f"chatcmpl-{number}" for number in range(5)]
     assert [found.acceptance.draft_tokens for found in room.records].count(12) == 1
+    others = [found.acceptance.reason for found in room.records if found.acceptance.draft_tokens is None]
+    assert others == ["the engine's events for this request did not come"] * 4
 
 
 async def test_settling_gives_events_that_are_on_their_way_a_moment() -> None:
