@@ -227,12 +227,17 @@ class Recorder:
         return AUTOREGRESSIVE in self._urls or (self.settings.hold_bytes > 0 and self._can_opt_out())
 
     def state(self) -> FallbackState:
-        decision = self.fallback.in_force
+        decision, cap = self.fallback.in_force, self.steering.cap
+        reason = decision.reason
+        if cap is not None:
+            reason += (
+                f" (the engine's cap is {cap}: {'nothing is' if not cap else f'at most {cap} tokens are'} drafted)"
+            )
         return FallbackState(
             mode=decision.mode.value,
             state=decision.state.value,
             since=datetime.fromtimestamp(decision.at, UTC),
-            reason=decision.reason,
+            reason=reason,
             can_fall_back=self.fallback.can_fall_back,
         )
 

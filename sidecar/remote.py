@@ -21,9 +21,9 @@ def set_mode(settings: Settings, mode: str, reason: str) -> dict[str, Any]:
 
 
 def engines(settings: Settings) -> list[dict[str, Any]]:
-    """The engines that can be steered; none where that is of no concern."""
+    """The engines; none where steering is of no concern, as no token is set."""
     answer = _ask(settings, "GET", "/api/v1/engine")
-    return [engine for engine in answer["engines"] if engine["reachable"]]
+    return [engine for engine in answer["engines"] if engine["reachable"] or settings.engine_token is not None]
 
 
 def set_cap(settings: Settings, cap: int | None, mode: str | None, reason: str) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def _ask(settings: Settings, method: str, path: str, body: object = None, *, tim
 
 
 def print_status(answer: dict[str, Any], steered: list[dict[str, Any]]) -> None:
-    """The summary, and the engines that can be steered, as lines for a terminal."""
+    """The summary, and the engines, as lines for a terminal."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -103,6 +103,8 @@ def print_status(answer: dict[str, Any], steered: list[dict[str, Any]]) -> None:
     tokens = f"{alignment['state']}: {alignment['reason']}{_tokens(alignment['moved'])}"
     table.add_row("tokenizers", escape(tokens))
     for engine in steered:
+        if not engine["reachable"]:
+            table.add_row(f"engine, {engine['upstream']}", escape(f"cannot be steered: {engine['reason']}"))
         for core in engine["cores"]:
             name = engine["upstream"] + (f" {core['engine']}" if len(engine["cores"]) > 1 else "")
             table.add_row(f"engine, {name}", core_line(core))

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pydantic_settings
 import yaml
-from pydantic import AfterValidator, Field, SecretStr, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 _PREFIX = "SPECWATCH_"
@@ -50,9 +50,16 @@ def _pattern(value: str) -> str:
     return value
 
 
+def _named(value: object) -> object:
+    if value == "":
+        raise ValueError("is empty: name a file or a folder, or leave the setting out")
+    return value
+
+
 Url = Annotated[str, AfterValidator(_url)]
 Address = Annotated[str, AfterValidator(_address)]
 Pattern = Annotated[str, AfterValidator(_pattern)]
+Place = Annotated[Path, BeforeValidator(_named)]
 
 
 class Settings(BaseSettings):
@@ -63,10 +70,10 @@ class Settings(BaseSettings):
         None, description="A server of the same target model without speculation: fallback and baseline go there."
     )
     listen: Address = Field("127.0.0.1:8000", description="Where clients connect.")
-    tls_certificate: Path | None = Field(
+    tls_certificate: Place | None = Field(
         None, description="PEM file of the certificate chain, to speak TLS with clients; needs tls_key."
     )
-    tls_key: Path | None = Field(None, description="PEM file of its private key, without a password.")
+    tls_key: Place | None = Field(None, description="PEM file of its private key, without a password.")
     admin: Address = Field("127.0.0.1:8001", description="Where /api/v1, /metrics, /healthz and /readyz are served.")
     admin_token: SecretStr | None = Field(
         None, description="Bearer token of the admin port; required when it is not on loopback."
@@ -77,22 +84,22 @@ class Settings(BaseSettings):
     )
     instance: str = Field(default_factory=socket.gethostname, description="Name of this sidecar in each row.")
 
-    engine: Path | None = Field(None, description="speculative_config.yaml of the engine that `specwatch up` starts.")
-    fallback_engine: Path | None = Field(None, description="The same for the engine without speculation.")
+    engine: Place | None = Field(None, description="speculative_config.yaml of the engine that `specwatch up` starts.")
+    fallback_engine: Place | None = Field(None, description="The same for the engine without speculation.")
     demo: bool = Field(False, description="`specwatch up` prepares the demo models and sends demo traffic.")
-    run_dir: Path = Field(Path(".run"), description="Folder of logs and derived files of `specwatch up`.")
+    run_dir: Place = Field(Path(".run"), description="Folder of logs and derived files of `specwatch up`.")
 
-    engine_events: Path | None = Field(
+    engine_events: Place | None = Field(
         None,
         description="Unix socket on which the sidecar listens for the events of the engine's plugin, which tell the "
         "figures of every request; the engine is given the same path.",
     )
-    target_tokenizer: Path | None = Field(
+    target_tokenizer: Place | None = Field(
         None,
         description="Folder of the target's tokenizer.json, where it is not at the path that the engine tells "
         "(containers that share no folders).",
     )
-    draft_tokenizer: Path | None = Field(None, description="The same for the draft model.")
+    draft_tokenizer: Place | None = Field(None, description="The same for the draft model.")
     recent_drafts: int = Field(
         0,
         ge=0,

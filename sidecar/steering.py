@@ -60,6 +60,11 @@ class Steering:
             return None
         return bool(states) and all(state.method is not None for state in states)
 
+    @property
+    def cap(self) -> int | None:
+        """The lowest cap of the steered engine's cores, as they last answered; None: there is none."""
+        return min((each.cap for each in self._known.get(self.steered, ()) if each.cap is not None), default=None)
+
     async def look_round(self) -> bool:
         """Ask every server what it is. Returns whether every one has answered by now."""
         for name, url in self._urls.items():

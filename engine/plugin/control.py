@@ -24,6 +24,8 @@ TOKEN = "SPECWATCH_ENGINE_TOKEN"  # noqa: S105 - the name of a variable
 _STATE, _CAP = ("GET", PREFIX + "v1/engine"), ("PUT", PREFIX + "v1/speculation")
 _ROUTES = (_STATE, _CAP, ("PUT", PREFIX + "v1/draft"))
 
+#: Numbers beyond could not even be passed on.
+_MOST = 2**31
 #: Longest order, bytes.
 _MAX_BODY = 65_536
 
@@ -85,6 +87,8 @@ class Control:
             return {"engines": await engine.order({})}
         if what == _CAP:
             order = await _order(receive, ("cap", "mode"))
+            if isinstance(order.get("cap"), int) and abs(order["cap"]) > _MOST:
+                raise _Answer(400, "cap: is no number of tokens", "invalid", "cap")
             if not order:
                 raise _Answer(400, "the body must have cap (null or a number) or mode", "invalid", "cap")
             return {"engines": await engine.order(order)}

@@ -62,7 +62,7 @@ class Switch:
         """
         cap, mode = command.get("cap", self.cap), self.mode
         if cap is not None and (type(cap) is not int or not 0 <= cap <= self.most):
-            raise Refused(f"cap: must be null (the engine's default) or a whole number from 0 to {self.most}", "cap")
+            raise Refused(f"cap: must be a whole number from 0 to {self.most}, or the engine's default (null)", "cap")
         if command.get("mode") is not None:
             try:
                 mode = Mode(command["mode"])

@@ -13,7 +13,7 @@ from anyio import from_thread, to_thread
 from fastapi import APIRouter, FastAPI, Response
 from pydantic import BaseModel
 
-from sidecar.control.fallback import NOWHERE
+from sidecar.control.fallback import NOWHERE, REMEDY
 from sidecar.store.cursor import BadCursor
 from sidecar.store.queries import DatabaseUnavailable
 
@@ -168,7 +168,7 @@ def _fallback(deps: ApiDeps) -> APIRouter:
     async def change(order: models.FallbackChange) -> Response:
         """Order a mode; it holds for the requests that follow. Works without the database."""
         if order.mode == "autoregressive" and not deps.fallback.state().can_fall_back:
-            message = f"mode: {NOWHERE}, so there is nothing to fall back to"
+            message = f"mode: {NOWHERE}, so there is nothing to fall back to: {REMEDY}"
             raise errors.ApiError(409, message, code="cannot_fall_back", param="mode")
         deps.fallback.set_mode(order.mode, order.reason)
         return await fallback()

@@ -33,6 +33,7 @@ class Decision:
     reason: str
 
 
+REMEDY = "set fallback_upstream, or load the engine plugin and set engine_token or engine_events"
 NOWHERE = (
     "no autoregressive upstream is configured, and no engine plugin is known that could serve a request without "
     "speculation"
@@ -75,7 +76,7 @@ class Fallback:
     def set_mode(self, mode: Mode, reason: str, now: float) -> Decision:
         """Take an operator's order. Raises CannotFallBack if there is nowhere to fall back to."""
         if mode is Mode.AUTOREGRESSIVE and not self.can_fall_back:
-            raise CannotFallBack(f"{NOWHERE}: set fallback_upstream, or engine_token or engine_events")
+            raise CannotFallBack(f"{NOWHERE}: {REMEDY}")
         state = State.AUTOREGRESSIVE if mode is Mode.AUTOREGRESSIVE else State.SPECULATIVE
         self.decision = Decision(mode, state, now, reason)
         return self.decision

@@ -22,6 +22,19 @@ MOST_IDS = 1 << 21
 _BROKEN = "\ufffd"
 
 
+def _byte_alphabet() -> dict[str, int]:
+    """How pieces of byte-level vocabularies write bytes: printable Latin-1 as it is, the rest from U+0100 on.
+
+    Source: `bytes_to_unicode` of GPT-2's encoder, which all of them have taken over.
+    """
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = (number for number in range(0x100) if number not in plain)
+    return {chr(number): number for number in plain} | {chr(0x100 + at): number for at, number in enumerate(others)}
+
+
+_BYTES = _byte_alphabet()
+
+
 class NoVocabulary(Exception):
     """A model's tokenizer cannot be had; the message says which and why, in one line."""
 
@@ -58,14 +71,19 @@ class Vocabulary:
         return self._added.get(number) if found is None else found
 
     def text(self, number: int) -> str | None:
-        """The token as a reader sees it inside a text, as ` the`; its piece where it is no whole character."""
+        """The token as a reader sees it inside a text, as ` the`; of a part of a character its bytes, as `\\xe4`."""
         piece = self.piece(number)
         if piece is None or number in self._added:
             return piece
         # Some decoders strip the space before the first token of a text, so its second appearance is looked at.
         once, twice = (self._tokenizer.decode([number] * n, skip_special_tokens=False) for n in (1, 2))
         text = twice[len(once) :]
-        return piece if not text or _BROKEN in text else text
+        if text and _BROKEN not in text:
+            return text
+        try:
+            return bytes(_BYTES[each] for each in piece).decode(errors="backslashreplace")
+        except KeyError:
+            return piece  # no byte-level vocabulary
 
     def decode(self, numbers: Iterable[int]) -> str:
         """The text, without special tokens and ids that the tokenizer does not have."""

@@ -30,6 +30,7 @@ def test_flags_over_environment_over_file_over_defaults(tmp_path: Path, monkeypa
         ("pattern", "scenario_rules: {a: '('}", "scenario_rules: is no regular expression"),
         ("the same port twice", "listen: 127.0.0.1:8001", "need different addresses"),
         ("admin in the open", "admin: 0.0.0.0:8001", "set admin_token"),
+        ("an empty path", "engine_events: ''", "engine_events: is empty: name a file"),
         ("an empty token", "admin_token: ''", "admin_token: is empty"),
         ("an empty token of the engine", "engine_token: ''", "engine_token: must be printable ASCII"),
         ("a token of two lines", 'engine_token: "a\\nb"', "engine_token: must be printable ASCII"),

@@ -82,7 +82,8 @@ async def test_one_engine_falls_back_by_what_requests_ask_for(tmp_path: Path) ->
             newest = (await history(made, 2))[0]
             assert (newest["from_state"], newest["to_state"]) == ("autoregressive", "autoregressive")
             assert (newest["mode"], newest["reason"]) == ("autoregressive", "draft tokens capped at 2 (hard): crowded")
-            assert (await made.get("/api/v1/fallback")).json()["reason"] == "drill"
+            reason = (await made.get("/api/v1/fallback")).json()["reason"]
+            assert reason == "drill (the engine's cap is 2: at most 2 tokens are drafted)"
             await made.exchange(post(BODY))
             assert (await row(made, 3))["fingerprint"] == "vllm 0.32.0, draft draft_a, k=4, cap 2"
 

@@ -60,7 +60,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "less than nothing": ({"cap": -1}, "cap", "from 0 to 4"),
     "a number with a point": ({"cap": 2.0}, "cap", "whole number"),
     "true is no number": ({"cap": True}, "cap", "whole number"),
-    "text": ({"cap": "2"}, "cap", "null (the engine's default)"),
+    "text": ({"cap": "2"}, "cap", "the engine's default (null)"),
     "a list": ({"cap": [2]}, "cap", "whole number"),
     "another mode": ({"mode": "warm"}, "mode", "hard, soft or cold"),
     "another mode beside a good cap": ({"cap": 1, "mode": "Hard"}, "mode", "hard, soft or cold"),

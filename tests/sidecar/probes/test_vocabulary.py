@@ -114,9 +114,9 @@ def test_a_model_in_the_local_cache_of_the_hub(tmp_path: Path, monkeypatch: pyte
 def test_single_tokens_read_as_inside_a_text(tmp_path: Path) -> None:
     (number,) = [number for piece, number in EQUAL.target.ids().items() if piece == "Ġyour"]
     assert EQUAL.target.text(number) == " your"
-    # Half a character has no text of its own.
+    # A part of a character has no text of its own: its bytes, in either way of writing bytes.
     half = EQUAL.target.ids()["æ"]
-    assert EQUAL.target.text(half) == "æ"
+    assert EQUAL.target.text(half) == "\\xe6"
     stripping = Tokenizer(models.WordLevel({"▁the": 0}))
     stripping.decoder = decoders.Metaspace()
     stripping.save(str(tmp_path / "tokenizer.json"))

@@ -293,6 +293,7 @@ def test_an_empty_database_answers_in_nulls(store: Store) -> None:
         "fallback",
         "database",
         "records_dropped",
+        "alignment",
     }
     assert found["last_100"] == acceptance_of([])
     assert found["slo"] == dict.fromkeys(("latency_under_800ms_ratio", "p95_latency_under_800ms_ratio"))
