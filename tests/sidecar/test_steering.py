@@ -101,7 +101,7 @@ async def test_one_engine_falls_back_by_what_requests_ask_for(tmp_path: Path) ->
                 return state if state["state"] == "autoregressive" else None
 
             # The order, and not the change of the cap after it.
-            assert (await come(in_force))["reason"] == "drill"
+            assert (await come(in_force))["reason"].startswith("drill")
             assert b"x-specwatch-arm: autoregressive" in await made.exchange(post(BODY))
             engine.has_route = False
             await made.get("/api/v1/engine")
