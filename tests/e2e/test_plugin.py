@@ -206,7 +206,11 @@ def test_several_replies_and_prompts(twin: tuple[Engine, Listener]) -> None:
 
 
 def test_events_blocks_and_counters_agree_over_a_thousand_requests(twin: tuple[Engine, Listener]) -> None:
-    """Concurrency 8; chat and completions, streams and not, opted out, several replies, stop strings, aborts."""
+    """Concurrency 8; chat and completions, streams and not, opted out, several replies, stop strings, aborts.
+
+    Sums are compared and not p: several replies are sampled, which spoils the acceptance of all who share a batch with
+    them on vLLM's CPU build, with the plugin or without.
+    """
     running, listener = twin
     before, told_before = running.counters(), listener.figures()
     known = set(listener.requests)
