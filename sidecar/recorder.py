@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
 from itertools import pairwise
+from pathlib import PurePath
 from typing import Protocol
 
 import httpx
@@ -120,7 +121,7 @@ class Recorder:
                 lambda: feed.connected,
                 self._record,
                 opt_out_failed=lambda: self.tap.opt_out_failed(),
-                draft_model=lambda upstream: self.steering.facts.get(upstream, Facts()).draft_model,
+                draft_model=self._draft_model,
             )
         self.tap = TapContext(
             instance=settings.instance,
@@ -197,6 +198,13 @@ class Recorder:
         )
         feed.finished.append(made.add)
         return made
+
+    def _draft_model(self, upstream: str) -> str | None:
+        """What drafts there: as its control route or the settings tell, else as its events do."""
+        known = self.steering.facts.get(upstream, Facts()).draft_model
+        told = {core.draft_model for core in self.feed.cores} if self.feed is not None else set()
+        name = told.pop() if len(told) == 1 else None
+        return known if known is not None or name is None else PurePath(name).name
 
     def _moved(self, draft_model: str | None, moved: Moved, texts: Texts) -> None:
         self.writer.put_moved(

@@ -183,9 +183,11 @@ class Joiner:
             self.disagreements += 1
         arm, draft_model = record.arm, record.draft_model
         if acceptance.draft_tokens and arm not in (Arm.SPECULATIVE, Arm.PROBE):
-            arm, draft_model = Arm.SPECULATIVE, self._draft_model(record.upstream)
+            arm = Arm.SPECULATIVE
             if not record.capped:
                 self._opt_out_failed()
+        if acceptance.draft_tokens and draft_model is None:
+            draft_model = self._draft_model(record.upstream)
         prompt_tokens, tokens, tpot_ms = record.prompt_tokens, record.completion_tokens, record.tpot_ms
         if prompt_tokens is None:
             prompt_tokens = sum({each.parent: each.prompt_tokens for each in requests}.values())

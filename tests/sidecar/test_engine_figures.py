@@ -203,6 +203,7 @@ async def test_every_kind_of_request_has_its_figures(tmp_path: Path, name: str) 
         record = await made.record()
         count = len(engine_ids)
         assert (record.outcome, record.acceptance.source) == (Outcome.OK, AcceptanceSource.ENGINE)
+        assert record.draft_model == "draft"  # as the engine's core names it
         assert record.acceptance.histogram == (count, 0, count, 0, count)
         assert record.acceptance.rejected_at == (count, 0, count, 0)
         assert record.acceptance.reached == (3 * count, 2 * count, 2 * count, count)
