@@ -3,6 +3,8 @@
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -104,16 +106,25 @@ def dashboard(
     _exec("dashboard", "--api", api, "--host", host, "--port", str(port))
 
 
+@contextmanager
+def _asking() -> Iterator[None]:
+    """Ends the command with exit code 1 where the sidecar cannot be asked, or refuses."""
+    from .remote import RemoteError
+
+    try:
+        yield
+    except RemoteError as error:
+        _fail(str(error), 1)
+
+
 @app.command()
 def status(config: Config = None, as_json: Json = False) -> None:
     """State, acceptance rate and latency of the last hour."""
-    from .remote import RemoteError, engines, print_status, summary
+    from .remote import engines, print_status, summary
 
     settings = _load(config)
-    try:
+    with _asking():
         answer, steered = summary(settings), engines(settings)
-    except RemoteError as error:
-        _fail(str(error), 1)
     if as_json:
         typer.echo(json.dumps(answer | {"engines": steered}, indent=2))
     else:
@@ -128,14 +139,12 @@ def fallback(
     as_json: Json = False,
 ) -> None:
     """Switch how requests are served, at once and for all that come after."""
-    from .remote import RemoteError, set_mode
+    from .remote import set_mode
 
     if mode not in ("auto", "speculative", "autoregressive"):
         _fail(f"{mode!r} is no mode: use auto, speculative or autoregressive")
-    try:
+    with _asking():
         answer = set_mode(_load(config), mode, reason)
-    except RemoteError as error:
-        _fail(str(error), 1)
     typer.echo(json.dumps(answer, indent=2) if as_json else f"{answer['state']} ({answer['mode']}): {answer['reason']}")
 
 
@@ -148,16 +157,14 @@ def cap(
     as_json: Json = False,
 ) -> None:
     """Cap the draft tokens of the running engine, requests in flight included; 0 switches speculation off."""
-    from .remote import RemoteError, core_line, set_cap
+    from .remote import core_line, set_cap
 
     if tokens != "default" and not (tokens.isascii() and tokens.isdigit()):
         _fail(f"{tokens!r} is no cap: use a number from 0 on, or default")
     if mode not in (None, "hard", "soft", "cold"):
         _fail(f"--mode: {mode!r} is none: use hard, soft or cold")
-    try:
+    with _asking():
         answer = set_cap(_load(config), None if tokens == "default" else int(tokens), mode, reason)
-    except RemoteError as error:
-        _fail(str(error), 1)
     if as_json:
         typer.echo(json.dumps(answer, indent=2))
     else:
@@ -173,13 +180,10 @@ def swap(
     as_json: Json = False,
 ) -> None:
     """Load other weights of the same shape into the running engine's draft model."""
-    from .remote import RemoteError
     from .remote import swap as order
 
-    try:
+    with _asking():
         answer = order(_load(config), str(checkpoint.absolute()), reason)
-    except RemoteError as error:
-        _fail(str(error), 1)
     if as_json:
         typer.echo(json.dumps(answer, indent=2))
     else:

@@ -21,6 +21,7 @@ from typing import Any
 import httpx
 from rich.console import Console
 
+from .engine_feed.feed import MAX_PATH
 from .settings import Settings, split_address
 
 #: How long a process may take to stop before it is killed, s. The sidecar's drain limit comes on top.
@@ -28,8 +29,6 @@ from .settings import Settings, split_address
 _STOP_S = 30.0
 _DEMO_RATE = 1.0
 _DEMO_S = 3600.0
-#: Longest path of a unix socket, bytes.
-_MAX_SOCKET_PATH = 107
 
 _console = Console(stderr=True, highlight=False)
 
@@ -157,7 +156,7 @@ class Up:
         settings = self._settings
         token = settings.engine_token.get_secret_value() if settings.engine_token else secrets.token_urlsafe(32)
         path = (settings.engine_events or settings.run_dir / "engine.sock").absolute()
-        if settings.engine_events is None and len(os.fsencode(path)) > _MAX_SOCKET_PATH:
+        if settings.engine_events is None and len(os.fsencode(path)) > MAX_PATH:
             self._folder = tempfile.mkdtemp(prefix="specwatch-")
             path = Path(self._folder, "engine.sock")
         return {"SPECWATCH_ENGINE_TOKEN": token, "SPECWATCH_ENGINE_EVENTS": str(path)}

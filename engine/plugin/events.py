@@ -36,8 +36,6 @@ RETRY_S = 2.0
 
 _encode = msgspec.msgpack.Encoder().encode
 
-Rows = tuple[Sequence[str], Sequence[Sequence[int]], Mapping[str, Sequence[int]]]
-
 
 def encode_rows(ids: Sequence[str], emitted: Sequence[Sequence[int]], drafted: Mapping[str, Sequence[int]]) -> bytes:
     """The middle of a step, as it is now: the engine changes these lists afterwards."""

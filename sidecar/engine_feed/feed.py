@@ -29,7 +29,7 @@ _ACCEPTS_A_TURN = 16
 _PAUSE_S = 1.0
 _MAX_CONNECTIONS = 256
 #: What a socket's address has room for, bytes.
-_MAX_PATH = 107
+MAX_PATH = 107
 
 
 class FeedError(Exception):
@@ -194,9 +194,9 @@ class _Connection:
 def _listen(path: Path) -> socket.socket:
     """A socket that listens on `path`, for this user alone. Raises FeedError."""
     name = os.fsencode(path)
-    if len(name) > _MAX_PATH:
+    if len(name) > MAX_PATH:
         raise FeedError(
-            f"engine_events: {path}: is {len(name)} bytes long, and sockets take {_MAX_PATH}; choose a shorter path"
+            f"engine_events: {path}: is {len(name)} bytes long, and sockets take {MAX_PATH}; choose a shorter path"
         )
     listener = None
     try:

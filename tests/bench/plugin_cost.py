@@ -22,7 +22,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from specwatch_engine.plugin.compat import scheduler as inside
-from support.engine import Engine, Listener, engine
+from support.engine import SMALL, Engine, Listener, engine
 
 MODELS = Path(__file__).parents[2] / "engine" / "demo" / "models"
 K = 4
@@ -120,10 +120,7 @@ def engines(folder: Path, options: argparse.Namespace) -> None:
     models = prepare(folder / "models", layers=options.layers)
     config = {
         "model": str(models["target"]),
-        "served_model_name": "demo",
-        "max_model_len": 1024,
-        "max_num_seqs": 16,
-        "kv_cache_memory_bytes": 67108864,
+        **SMALL,
         "speculative_config": {
             "method": "draft_model",
             "model": str(models["draft_generalist"]),

@@ -11,17 +11,14 @@ from typing import Any
 
 import httpx
 import pytest
-from support.engine import Engine, Listener, Told, engine
+from support.engine import SMALL, Engine, Listener, Told, engine
 
 MODELS = Path(__file__).parents[2] / "engine" / "demo" / "models"
 K = 4
 ENGINE = {
-    "served_model_name": "demo",
+    **SMALL,
     # Texts are compared, and in bfloat16 a batch of another shape rounds differently.
     "dtype": "float32",
-    "max_model_len": 1024,
-    "max_num_seqs": 16,
-    "kv_cache_memory_bytes": 67108864,
 }
 PROMPTS = [f"Customer {i}: my router number {7 * i} has no light.\nAgent:" for i in range(8)]
 

@@ -8,17 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine import Engine, Listener, engine
+from support.engine import SMALL, Engine, Listener, engine
 
 MODELS = Path(__file__).parents[2] / "engine" / "demo" / "models"
 K = 4
 ENGINE = {
+    **SMALL,
     "model": str(MODELS / "target"),
-    "served_model_name": "demo",
     "dtype": "float32",
-    "max_model_len": 1024,
-    "max_num_seqs": 16,
-    "kv_cache_memory_bytes": 67108864,
 }
 #: Replies that repeat themselves, so that looking up n-grams finds something.
 PROMPTS = [f"one two {i} one two {i} one two {i} one two" for i in range(6)]

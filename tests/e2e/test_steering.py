@@ -18,7 +18,7 @@ import pytest
 from specwatch_engine.demo.dialogues import SCENARIOS, dialogue
 from specwatch_engine.demo.prepare import prepare
 from support.chain import free_ports
-from support.engine import TOKEN, Engine, engine
+from support.engine import SMALL, TOKEN, Engine, engine
 
 K = 4
 ENDPOINTS = {
@@ -108,10 +108,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, Sid
     models = prepare(folder / "models", layers=4)
     config = {
         "model": str(models["target"]),
-        "served_model_name": "demo",
-        "max_model_len": 1024,
-        "max_num_seqs": 16,
-        "kv_cache_memory_bytes": 67108864,
+        **SMALL,
         "speculative_config": {
             "method": "draft_model",
             "model": str(models["draft_misaligned"]),

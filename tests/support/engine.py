@@ -22,6 +22,14 @@ from .chain import counters, free_ports
 READY_S = 300
 TOKEN = "token-of-the-tests"
 
+#: Of a configuration: what suits the demo's models on a small machine.
+SMALL: Mapping[str, Any] = {
+    "served_model_name": "demo",
+    "max_model_len": 1024,
+    "max_num_seqs": 16,
+    "kv_cache_memory_bytes": 67108864,
+}
+
 
 @dataclass
 class Told:

@@ -1,11 +1,9 @@
 """Events over real SEQPACKET sockets: what goes over the wire, and when."""
 
 import tempfile
-from collections.abc import Iterator
 from typing import Any, Literal
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from specwatch_engine.plugin import events as room
@@ -24,25 +22,6 @@ Step = tuple[
     list[tuple[str, int, str]],
 ]
 StepsPacket = tuple[Literal["steps"], int, int, list[Step]]
-
-
-@pytest.fixture
-def path() -> Iterator[str]:
-    # The folders of pytest can be longer than a socket's address.
-    with tempfile.TemporaryDirectory(prefix="sw") as folder:
-        yield f"{folder}/events"
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def reader(path: str) -> Iterator[Reader]:
-    made = Reader(path)
-    yield made
-    made.close()
 
 
 # ---- the wire

@@ -4,7 +4,6 @@ import contextlib
 import socket
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,25 +16,6 @@ from support.event_reader import HELLO, ROWS, STEP, Clock, Reader, step
 
 #: Wall time of thousands of steps, s: far more than a busy machine needs, far less than any waiting would take.
 AT_ONCE = 5.0
-
-
-@pytest.fixture
-def path() -> Iterator[str]:
-    # The folders of pytest can be longer than a socket's address.
-    with tempfile.TemporaryDirectory(prefix="sw") as folder:
-        yield f"{folder}/events"
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def reader(path: str) -> Iterator[Reader]:
-    made = Reader(path)
-    yield made
-    made.close()
 
 
 # ---- nobody takes it
