@@ -9,7 +9,7 @@ import os
 import re
 import socket
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 import pydantic_settings
@@ -60,6 +60,14 @@ Url = Annotated[str, AfterValidator(_url)]
 Address = Annotated[str, AfterValidator(_address)]
 Pattern = Annotated[str, AfterValidator(_pattern)]
 Place = Annotated[Path, BeforeValidator(_named)]
+Rate = Annotated[float, Field(ge=0, le=1)]
+Trigger = Literal[
+    "acceptance", "change", "draft_timeout", "engine_errors", "similarity", "misalignment", "latency_ratio"
+]
+
+
+def _default_triggers() -> list[Trigger]:
+    return ["acceptance", "draft_timeout", "engine_errors"]
 
 
 class Settings(BaseSettings):
@@ -119,6 +127,90 @@ class Settings(BaseSettings):
         0.02, ge=0, le=0.5, description="Share of requests served without speculation, to compare latencies with."
     )
 
+    draft_cost: float | None = Field(
+        None,
+        gt=0,
+        description="Time of one draft model step / time of a verify step, from which the acceptance rate follows at "
+        "which speculation breaks even.",
+    )
+    acceptance_definition: Literal["pooled", "per_token"] = Field(
+        "pooled",
+        description="Which acceptance rate decides: pooled (accepted / drafted tokens, falls as k grows) or per_token "
+        "(accepted / judged tokens, comparable across k).",
+    )
+    fallback_below: Rate = Field(0.65, description="Acceptance rate below which decoding falls back.")
+    fallback_above: Rate = Field(0.70, description="Acceptance rate of probes from which speculation returns.")
+    fallback_below_by: dict[str, Rate] = Field(
+        default_factory=dict,
+        description="Other rates than fallback_below for single models and draft lengths, as {model=llama: 0.6, k=8: "
+        "0.4}; fallback_above moves with them.",
+    )
+    fallback_window: int = Field(
+        100, ge=10, le=10_000, description="Requests that speculated, the last so many, over which it is decided."
+    )
+    fallback_min_requests: int = Field(
+        10,
+        ge=5,
+        description="Requests before a window that is not full may decide; then only if the interval of p lies below.",
+    )
+    fallback_min_draft_tokens: int = Field(500, ge=1, description="Draft tokens before any window may decide.")
+    fallback_triggers: list[Trigger] = Field(
+        default_factory=_default_triggers,
+        description="What makes decoding fall back by itself: acceptance, change, draft_timeout, engine_errors, "
+        "similarity, misalignment, latency_ratio; empty: only an operator does.",
+    )
+    fallback_slices: list[Literal["scenario", "model", "temperature", "prompt_length", "concurrency"]] = Field(
+        default_factory=list,
+        description="Kinds of slices that fall back by themselves, beside all traffic as a whole: scenario, model, "
+        "temperature, prompt_length, concurrency.",
+    )
+    fallback_dwell_s: float = Field(
+        60.0, gt=0, description="How long a decision holds at least, s; doubled by each return that did not last."
+    )
+    fallback_dwell_max_s: float = Field(3600.0, gt=0, description="What that grows to at most, s.")
+    fallback_probe_share: float = Field(
+        0.05, gt=0, le=1, description="Share of requests served with speculation while it is probed."
+    )
+    fallback_probes: int = Field(50, ge=5, description="Probes with acceptance figures that a return takes.")
+    fallback_actuator: Literal["auto", "upstream", "opt_out", "cap"] = Field(
+        "auto",
+        description="What serves without speculation: upstream (fallback_upstream), opt_out (of each request, by the "
+        "engine plugin), cap (opt_out, and while all traffic falls back the engine drafts nothing at all); auto: "
+        "upstream where there is one, else opt_out.",
+    )
+    fallback_dry_run: bool = Field(False, description="Decide and record, but serve as if nothing was decided.")
+    first_byte_limit_s: float | None = Field(
+        None,
+        gt=0,
+        description="Time to the first content of a stream, s, which three requests in a minute may not exceed before "
+        "decoding falls back (draft_timeout).",
+    )
+
+    counters_every_s: float = Field(
+        15.0, ge=0, description="How often the upstreams' own counters (/metrics) are read, s; 0: never."
+    )
+
+    similarity: Literal["none", "sentence-transformers", "universal-sentence-encoder"] = Field(
+        "sentence-transformers",
+        description="What compares draft text and final text of sampled requests, in a process of its own; "
+        "universal-sentence-encoder also knows Chinese; none: nothing.",
+    )
+    similarity_model: str | None = Field(
+        None, description="Folder or name of a sentence-transformers model; none: all-MiniLM-L6-v2, which is installed."
+    )
+    similarity_share: float = Field(0.05, ge=0, le=1, description="Share of requests whose texts are compared.")
+    similarity_per_minute: float = Field(60, gt=0, description="Comparisons a minute, at most.")
+    similarity_warning: Rate = Field(0.82, description="Similarity below which a pair counts as a warning.")
+    similarity_critical: Rate = Field(0.75, description="Similarity below which it counts as critical.")
+    replay_share: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Share of requests that the sidecar sends twice more, with and without speculation, to compare "
+        "both replies; 0: none.",
+    )
+    replay_per_minute: float = Field(6, gt=0, description="Requests replayed a minute, at most.")
+
     add_usage: bool = Field(
         False,
         description="Where no engine events come: ask the upstream for usage where a streaming client did not "
@@ -175,6 +267,30 @@ class Settings(BaseSettings):
         token = self.engine_token.get_secret_value() if self.engine_token is not None else "x"
         if not (token.isascii() and token.isprintable() and token.strip() == token) or not token:
             raise ValueError("engine_token: must be printable ASCII without spaces around it, and not empty")
+        return self
+
+    @model_validator(mode="after")
+    def _fallback_is_sound(self) -> Self:
+        if self.fallback_above < self.fallback_below:
+            raise ValueError("fallback_above: is below fallback_below, so that a return would not last")
+        if self.fallback_dwell_max_s < self.fallback_dwell_s:
+            raise ValueError("fallback_dwell_max_s: is below fallback_dwell_s")
+        if self.fallback_min_requests > self.fallback_window:
+            raise ValueError("fallback_min_requests: is above fallback_window, which no window could reach")
+        if self.fallback_actuator == "upstream" and self.fallback_upstream is None:
+            raise ValueError("fallback_actuator: is upstream, and fallback_upstream is not set")
+        if self.fallback_actuator == "cap" and self.engine_token is None:
+            raise ValueError("fallback_actuator: is cap, which needs engine_token")
+        for name in self.fallback_below_by:
+            kind, _, value = name.partition("=")
+            if kind not in ("model", "k") or not value or (kind == "k" and not value.isdecimal()):
+                raise ValueError(f"fallback_below_by: {name!r} names neither a model (model=NAME) nor a k (k=8)")
+        return self
+
+    @model_validator(mode="after")
+    def _similarity_is_ordered(self) -> Self:
+        if self.similarity_critical > self.similarity_warning:
+            raise ValueError("similarity_critical: is above similarity_warning")
         return self
 
     @model_validator(mode="after")
