@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 Mode = Literal["auto", "speculative", "autoregressive"]
-State = Literal["speculative", "autoregressive"]
+State = Literal["speculative", "autoregressive", "probing", "ineffective"]
 MODES: tuple[Mode, ...] = ("auto", "speculative", "autoregressive")
 
 

@@ -1,12 +1,13 @@
 """Response shapes of `/api/v1`. Ratios are 0..1, times ms unless named `_s`; what is not known is null."""
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 Mode = Literal["auto", "speculative", "autoregressive"]
-State = Literal["speculative", "autoregressive"]
+#: ineffective: autoregressive was decided, and tokens are drafted all the same.
+State = Literal["speculative", "autoregressive", "probing", "ineffective"]
 EngineMode = Literal["hard", "soft", "cold"]
 
 
@@ -327,6 +328,12 @@ class Transition(Model):
     from_state: State
     to_state: State
     reason: str
+    #: Empty: all traffic; else as `scenario=billing`.
+    slice: str
+    #: operator, engine (an order to it was carried out), or one of `fallback_triggers` and the steps of a return.
+    trigger: str
+    #: The figures that it was decided on; null for an operator's order.
+    evidence: dict[str, Any] | None
 
 
 class Fallback(FallbackState):

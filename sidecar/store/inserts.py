@@ -15,8 +15,8 @@ from msgspec import json
 from sqlalchemy import Connection, Dialect, Engine, Table
 from sqlalchemy.exc import DBAPIError, StatementError
 
-from .rows import ALIGNMENT_COLUMNS, COLUMNS, TRANSITION_COLUMNS, Row
-from .schema import alignments, requests, transitions
+from .rows import ALIGNMENT_COLUMNS, COLUMNS, COUNTERS_COLUMNS, SIMILARITY_COLUMNS, TRANSITION_COLUMNS, Row
+from .schema import alignments, counters, requests, similarities, transitions
 
 #: SQLSTATE classes that name the data of a statement: cardinality, data, integrity, program limits.
 _DATA_CLASSES = ("21", "22", "23", "54")
@@ -44,6 +44,8 @@ class Inserts:
         self._requests = build(requests, COLUMNS, engine.dialect)
         self._transitions = build(transitions, TRANSITION_COLUMNS, engine.dialect)
         self._alignments = build(alignments, ALIGNMENT_COLUMNS, engine.dialect)
+        self._similarities = build(similarities, SIMILARITY_COLUMNS, engine.dialect)
+        self._counters = build(counters, COUNTERS_COLUMNS, engine.dialect)
 
     def requests(self, connection: Connection, rows: Iterable[Row]) -> None:
         """Add rows of `request_row`. A row that is there already is left alone."""
@@ -56,6 +58,14 @@ class Inserts:
     def alignments(self, connection: Connection, rows: Iterable[Row]) -> None:
         """Add rows of `alignment_row`. A token that has a row already is left alone."""
         self._insert(connection, self._alignments, ALIGNMENT_COLUMNS, rows)
+
+    def similarities(self, connection: Connection, rows: Iterable[Row]) -> None:
+        """Add rows of `similarity_row`. A row that is there already is left alone."""
+        self._insert(connection, self._similarities, SIMILARITY_COLUMNS, rows)
+
+    def counters(self, connection: Connection, rows: Iterable[Row]) -> None:
+        """Add rows of `counters_row`. A row that is there already is left alone."""
+        self._insert(connection, self._counters, COUNTERS_COLUMNS, rows)
 
 
 def _insert_sqlite(

@@ -10,11 +10,13 @@ from msgspec import json
 
 from sidecar.record import Record
 
-from .schema import alignments, requests, transitions
+from .schema import alignments, counters, requests, similarities, transitions
 
 COLUMNS = tuple(column.name for column in requests.columns if column.name != "id")
 TRANSITION_COLUMNS = tuple(column.name for column in transitions.columns if column.name != "id")
 ALIGNMENT_COLUMNS = tuple(column.name for column in alignments.columns if column.name != "id")
+SIMILARITY_COLUMNS = tuple(column.name for column in similarities.columns if column.name != "id")
+COUNTERS_COLUMNS = tuple(column.name for column in counters.columns if column.name != "id")
 
 #: Longer text is cut: an index of PostgreSQL takes at most 2.7 kB a row, and clients choose some names.
 MAX_TEXT = 500
@@ -28,7 +30,7 @@ Row = tuple[object, ...]
 
 
 class Transition(NamedTuple):
-    """A change of the fallback mode or state. `at` is Unix time in seconds (UTC)."""
+    """A decision about the fallback, or an order that was carried out. `at` is Unix time in seconds (UTC)."""
 
     at: float
     instance: str
@@ -36,6 +38,12 @@ class Transition(NamedTuple):
     from_state: str
     to_state: str
     reason: str
+    #: Empty: all traffic; else as `scenario=billing`.
+    slice: str = ""
+    #: What brought it about, of a fixed set, as `operator`.
+    trigger: str = "operator"
+    #: What it was decided on.
+    evidence: dict[str, object] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +64,57 @@ class MovedToken:
     count: int
     share: float
     first_seen: float
+
+
+@dataclass(frozen=True, slots=True)
+class SimilarityRow:
+    """A pair of texts that was compared. `at` is Unix time in seconds (UTC)."""
+
+    at: float
+    instance: str
+    #: The id in the reply.
+    request_id: str
+    #: draft: the draft's choices and the final text; replay: replies with and without speculation.
+    kind: str
+    #: Cosine of the two embeddings, -1..1; None where there is none, and `reason` says why.
+    score: float | None
+    #: ok, warning, critical, unknown
+    level: str
+    reason: str | None
+    #: What embedded the texts.
+    model: str
+    #: Whether a text was longer than the model's window, and so embedded in parts.
+    chunked: bool
+    #: Characters that two replies have in common from their start on; None where they are equal, or no replies.
+    first_divergence: int | None = None
+    scenario: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CountersRow:
+    """What an upstream's own counters told of the `span_s` seconds before `at`, Unix time in seconds (UTC)."""
+
+    at: float
+    instance: str
+    upstream: str
+    #: Engine cores that were added up.
+    engines: int
+    span_s: float
+    #: Verify steps that drafted, and tokens; None where the upstream does not tell.
+    drafts: int | None
+    draft_tokens: int | None
+    accepted_tokens: int | None
+    #: Of each position, draft tokens accepted there.
+    accepted_per_position: tuple[int, ...] | None
+    generation_tokens: int | None
+    #: A counter went down, as where an engine was started again.
+    reset: bool
+    #: request: one request alone made all of it, `request_id`; else server.
+    scope: str
+    request_id: str | None = None
+    #: Draft tokens in rows / in the counters.
+    coverage: float | None = None
+    reason: str | None = None
 
 
 def clean(value: str, limit: int = MAX_TEXT) -> str:
@@ -166,9 +225,14 @@ def request_row(record: Record) -> Row:
 
 
 def transition_row(transition: Transition) -> Row:
-    """The row of one transition."""
-    at, *texts = transition
-    return (utc_text(at), *(clean(str(value)) for value in texts))
+    """The row of one transition. Raises whatever evidence brings about that is no JSON."""
+    at, *texts, evidence = transition
+    detail: object = NULL
+    if evidence is not None:
+        # Names of slices are clients' words.
+        cleaned = {name: clean(value) if isinstance(value, str) else value for name, value in evidence.items()}
+        detail = json.encode(cleaned).decode()
+    return (utc_text(at), *(clean(str(value)) for value in texts), detail)
 
 
 def alignment_row(moved: MovedToken) -> Row:
@@ -181,9 +245,51 @@ def alignment_row(moved: MovedToken) -> Row:
         clean(moved.kind),
         moved.target_id,
         moved.draft_id,
-        NULL if moved.target_text is None else clean(moved.target_text),
-        NULL if moved.draft_text is None else clean(moved.draft_text),
+        _text(moved.target_text),
+        _text(moved.draft_text),
         moved.count,
         _number(moved.share),
         utc_text(moved.first_seen),
     )
+
+
+def similarity_row(pair: SimilarityRow) -> Row:
+    """The row of one pair of texts."""
+    return (
+        utc_text(pair.at),
+        clean(pair.instance),
+        clean(pair.request_id),
+        clean(pair.kind),
+        _number(pair.score),
+        clean(pair.level),
+        _text(pair.reason),
+        clean(pair.model),
+        int(pair.chunked),
+        _or_null(pair.first_divergence),
+        _text(pair.scenario),
+    )
+
+
+def counters_row(span: CountersRow) -> Row:
+    """The row of one span of counters."""
+    return (
+        utc_text(span.at),
+        clean(span.instance),
+        clean(span.upstream),
+        span.engines,
+        _number(span.span_s),
+        _or_null(span.drafts),
+        _or_null(span.draft_tokens),
+        _or_null(span.accepted_tokens),
+        _list(span.accepted_per_position),
+        _or_null(span.generation_tokens),
+        int(span.reset),
+        clean(span.scope),
+        _text(span.request_id),
+        _number(span.coverage),
+        _text(span.reason),
+    )
+
+
+def _text(value: str | None) -> object:
+    return NULL if value is None else clean(value)

@@ -1,8 +1,9 @@
 """The tables, the same on SQLite and PostgreSQL. Rows are only ever added.
 
 `requests` has one row per request, with the columns of `sidecar.api.models.RequestRow`; `transitions` one
-per change of the fallback mode or state; `alignments` one per token that was found to have another id in the draft
-than in the target. Times are UTC: `timestamptz` on PostgreSQL, text
+per change of the fallback mode or state, or other decision; `alignments` one per token that was found to have another
+id in the draft than in the target; `similarities` one per pair of texts that was compared; `counters` one per span of
+an upstream's own counters. Times are UTC: `timestamptz` on PostgreSQL, text
 `YYYY-MM-DD HH:MM:SS.ffffff` on SQLite, which sorts as time does.
 """
 
@@ -44,7 +45,8 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 # SQLite numbers rows by itself only for the type INTEGER.
 Id = BigInteger().with_variant(Integer(), "sqlite")
-IntegerList = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
+#: Lists of whole numbers, and one object: the evidence of a transition.
+JsonText = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
 
 metadata = MetaData()
 
@@ -72,9 +74,9 @@ requests = Table(
     Column("verify_steps", BigInteger),
     Column("draft_tokens", BigInteger),
     Column("accepted_tokens", BigInteger),
-    Column("acceptance_histogram", IntegerList),
-    Column("rejected_at", IntegerList),
-    Column("reached", IntegerList),
+    Column("acceptance_histogram", JsonText),
+    Column("rejected_at", JsonText),
+    Column("reached", JsonText),
     Column("acceptance_source", Text, nullable=False),
     Column("acceptance_quality", Text, nullable=False),
     Column("acceptance_reason", Text),
@@ -114,7 +116,12 @@ transitions = Table(
     Column("from_state", Text, nullable=False),
     Column("to_state", Text, nullable=False),
     Column("reason", Text, nullable=False),
-    Index("uq_transitions_change", "at", "instance", "mode", "from_state", "to_state", unique=True),
+    # Empty: all traffic; else as `scenario=billing`.
+    Column("slice", Text, nullable=False, server_default=text("''")),
+    # Empty in rows of versions that had only an operator's orders.
+    Column("trigger", Text, nullable=False, server_default=text("''")),
+    Column("evidence", JsonText),
+    Index("uq_transitions_decision", "at", "instance", "slice", "mode", "from_state", "to_state", unique=True),
 )
 
 alignments = Table(
@@ -136,4 +143,45 @@ alignments = Table(
     Column("first_seen", UtcDateTime, nullable=False),
     # Without the time: after a restart the same token is named again, and has its row already.
     Index("uq_alignments_token", "instance", "upstream", "draft_model", "kind", "target_id", "draft_id", unique=True),
+)
+
+similarities = Table(
+    "similarities",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("at", UtcDateTime, nullable=False),
+    Column("instance", Text, nullable=False),
+    # The id in the reply, as the engine knows no other.
+    Column("request_id", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("score", Double),
+    Column("level", Text, nullable=False),
+    Column("reason", Text),
+    Column("model", Text, nullable=False),
+    Column("chunked", Boolean, nullable=False),
+    Column("first_divergence", BigInteger),
+    Column("scenario", Text),
+    Index("uq_similarities_pair", "at", "request_id", "kind", "instance", unique=True),
+)
+
+counters = Table(
+    "counters",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("at", UtcDateTime, nullable=False),
+    Column("instance", Text, nullable=False),
+    Column("upstream", Text, nullable=False),
+    Column("engines", Integer, nullable=False),
+    Column("span_s", Double, nullable=False),
+    Column("drafts", BigInteger),
+    Column("draft_tokens", BigInteger),
+    Column("accepted_tokens", BigInteger),
+    Column("accepted_per_position", JsonText),
+    Column("generation_tokens", BigInteger),
+    Column("reset", Boolean, nullable=False),
+    Column("scope", Text, nullable=False),
+    Column("request_id", Text),
+    Column("coverage", Double),
+    Column("reason", Text),
+    Index("uq_counters_span", "at", "instance", "upstream", unique=True),
 )

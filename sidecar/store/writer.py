@@ -21,7 +21,18 @@ from sidecar.record import Record
 
 from .engine import writing_engine
 from .inserts import Inserts, refused_as_data
-from .rows import MovedToken, Row, Transition, alignment_row, request_row, transition_row
+from .rows import (
+    CountersRow,
+    MovedToken,
+    Row,
+    SimilarityRow,
+    Transition,
+    alignment_row,
+    counters_row,
+    request_row,
+    similarity_row,
+    transition_row,
+)
 from .upgrade import upgrade
 
 log = logging.getLogger(__name__)
@@ -32,7 +43,7 @@ _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
 #: How often the thread asks whether the database is still there, traffic or not.
 _CHECK_S = 5.0
-#: Transitions, or moved tokens, that wait.
+#: Transitions that wait; moved tokens, pairs of texts and spans of counters likewise.
 _MAX_PRECIOUS = 1000
 #: How long past its deadline `close` waits for a statement under way.
 _GRACE_S = 1.5
@@ -54,7 +65,7 @@ class _Items(Generic[T]):
 
 
 class Writer:
-    """Writes records, transitions, moved tokens. `start()`, then `put(...)` from one thread, at the end `close(...)`.
+    """Writes records and all else. `start()`, then `put(...)` from one thread, at the end `close(...)`.
 
     Each record ends in exactly one count: `written` (the database has it), `dropped` (lost to overflow, or
     left over at the end) or `refused` (no database takes it as data). The others count as dropped and
@@ -79,6 +90,15 @@ class Writer:
         # Few and precious: a flood of records must not push them out.
         self._transitions: _Items[Transition] = _Items(transition_row, inserts.transitions)
         self._moved: _Items[MovedToken] = _Items(alignment_row, inserts.alignments)
+        self._similarities: _Items[SimilarityRow] = _Items(similarity_row, inserts.similarities)
+        self._counters: _Items[CountersRow] = _Items(counters_row, inserts.counters)
+        self._all: tuple[_Items[Any], ...] = (
+            self._transitions,
+            self._moved,
+            self._similarities,
+            self._counters,
+            self._records,
+        )
         self._thread = threading.Thread(target=self._run, name="specwatch-writer", daemon=True)
         self._stop = threading.Event()
         self._deadline = float("inf")
@@ -108,6 +128,14 @@ class Writer:
         """Queue a moved token, with the guarantees of `put`."""
         self._put_precious(self._moved.queue, token)
 
+    def put_similarity(self, pair: SimilarityRow) -> None:
+        """Queue a pair of texts that was compared, with the guarantees of `put`."""
+        self._put_precious(self._similarities.queue, pair)
+
+    def put_counters(self, span: CountersRow) -> None:
+        """Queue a span of counters, with the guarantees of `put`."""
+        self._put_precious(self._counters.queue, span)
+
     @property
     def written(self) -> int:
         return self._records.stored
@@ -115,7 +143,7 @@ class Writer:
     @property
     def queue_length(self) -> int:
         """What is waiting, an unfinished batch included."""
-        return len(self._records) + len(self._transitions) + len(self._moved)
+        return sum(map(len, self._all))
 
     def close(self, deadline_s: float = 5.0) -> None:
         """Write what is queued, for about `deadline_s` seconds; count the rest as dropped. Blocks."""
@@ -164,9 +192,8 @@ class Writer:
         else:
             now = self._checked
         self._checked = now
-        self._write(self._transitions)
-        self._write(self._moved)
-        self._write(self._records)
+        for items in self._all:
+            self._write(items)
         self._pause_s = 0.0
         if not self.healthy:
             self.healthy = True

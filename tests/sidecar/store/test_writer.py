@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from sqlalchemy import select, text
+from sqlalchemy import Table, select, text
 from sqlalchemy.exc import OperationalError
 from support.postgres import Cluster, cluster
 from support.records import NOW, figures, record
@@ -28,7 +28,7 @@ from sidecar.store import schema
 from sidecar.store.engine import reading_engine
 from sidecar.store.expressions import Filters
 from sidecar.store.queries import Reader
-from sidecar.store.rows import MAX_RAW, MAX_TEXT, MovedToken, Transition, clean
+from sidecar.store.rows import MAX_RAW, MAX_TEXT, CountersRow, MovedToken, SimilarityRow, Transition, clean
 from sidecar.store.writer import Writer
 
 
@@ -49,6 +49,15 @@ def stored(database_url: str) -> list[dict[str, Any]]:
         return reader.requests(Filters(), limit=500)["requests"][::-1]
     finally:
         reader.close()
+
+
+def rows_of(database_url: str, table: Table) -> list[dict[str, Any]]:
+    """All rows of a table, oldest first."""
+    engine = reading_engine(database_url)
+    with engine.begin() as connection:
+        rows = connection.execute(select(table).order_by(table.c.id)).mappings().all()
+    engine.dispose()
+    return [{name: value for name, value in row.items() if name != "id"} for row in rows]
 
 
 def count(database_url: str) -> int:
@@ -202,6 +211,46 @@ def test_transitions_keep_their_order(database_url: str) -> None:
     assert last["at"].timestamp() == NOW - 5
     assert reader.transitions(1, "nobody") == []
     reader.close()
+
+
+def test_a_decision_keeps_its_evidence(database_url: str) -> None:
+    evidence = {"p": 0.41, "interval": [0.38, 0.44], "k": None, "why": "\0"}
+    whole = Transition(NOW, "a", "auto", "speculative", "autoregressive", "p fell", "", "acceptance", evidence)
+    # At the same moment, of the same change: the slices differ.
+    part = whole._replace(slice="scenario=fault_report", evidence=None)
+    with writing(database_url) as writer:
+        for decision in (whole, part, whole):
+            writer.put_transition(decision)
+    assert (writer.dropped, writer.refused) == (0, 0)
+    reader = Reader(database_url)
+    newest, oldest = reader.transitions()
+    reader.close()
+    assert (oldest["slice"], oldest["trigger"], oldest["evidence"]) == ("", "acceptance", evidence | {"why": "\ufffd"})
+    assert (newest["slice"], newest["evidence"]) == ("scenario=fault_report", None)
+
+
+def test_pairs_and_counters_have_one_row_each(database_url: str) -> None:
+    pair = SimilarityRow(NOW, "a", "chatcmpl-1", "draft", 0.91, "ok", None, "MiniLM", False)
+    unknown = dataclasses.replace(pair, at=NOW + 1, score=nan, level="unknown", reason="\0", first_divergence=7)
+    span = CountersRow(NOW, "a", "speculative", 2, 60.0, 30, 120, 90, (26, 20), 150, False, "server", coverage=0.98)
+    nothing = CountersRow(
+        NOW + 1, "a", "speculative", 0, 60.0, None, None, None, None, None, True, "server", reason="x"
+    )
+    with writing(database_url) as writer:
+        for each in (pair, pair, unknown):
+            writer.put_similarity(each)
+        for of_span in (span, nothing, span):
+            writer.put_counters(of_span)
+    assert (writer.written, writer.dropped, writer.refused, writer.queue_length) == (0, 0, 0, 0)
+    pairs, spans = rows_of(database_url, schema.similarities), rows_of(database_url, schema.counters)
+    assert pairs == [
+        dataclasses.asdict(pair) | {"at": datetime.fromtimestamp(NOW, UTC)},
+        dataclasses.asdict(unknown) | {"at": datetime.fromtimestamp(NOW + 1, UTC), "score": None, "reason": "\ufffd"},
+    ]
+    assert spans == [
+        dataclasses.asdict(span) | {"at": datetime.fromtimestamp(NOW, UTC), "accepted_per_position": [26, 20]},
+        dataclasses.asdict(nothing) | {"at": datetime.fromtimestamp(NOW + 1, UTC)},
+    ]
 
 
 def test_a_moved_token_has_one_row_over_restarts(database_url: str) -> None:
