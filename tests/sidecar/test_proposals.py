@@ -240,15 +240,15 @@ async def test_answers_and_memory_are_bounded(ears: Ears) -> None:
 async def test_the_decoder_comes_back_after_it_was_killed() -> None:
     decoder = Decoder(str(TARGET), str(DRAFT))
     assert decoder.words([EOT, 99_999], []) == (["<|eot|>", None], [])
-    assert decoder._process is not None
-    os.kill(decoder._process.pid, signal.SIGKILL)
+    assert decoder._child._process is not None
+    os.kill(decoder._child._process.pid, signal.SIGKILL)
     with pytest.raises(NoVocabulary, match="gave no answer"):
         decoder.words([EOT], [])
     assert decoder.words([], [PAD]) == ([], ["<|pad|>"])
-    process = decoder._process
+    process = decoder._child._process
     decoder.close()
     assert process.wait(10) == -signal.SIGKILL
-    with pytest.raises(NoVocabulary, match="have changed"):
+    with pytest.raises(NoVocabulary, match="was closed"):
         decoder.words([], [])
 
 
@@ -256,7 +256,7 @@ async def test_the_decoder_ends_a_question_when_it_is_closed(tmp_path: Path) -> 
     shutil.copy(TARGET / "tokenizer.json", tmp_path)
     decoder = Decoder(str(tmp_path), str(tmp_path))
     asked = asyncio.create_task(asyncio.to_thread(decoder.draft_ids))  # noqa: TID251
-    await until(lambda: decoder._process is not None)
+    await until(lambda: decoder._child._process is not None)
     decoder.close()
     with pytest.raises(NoVocabulary):
         await asked
