@@ -18,6 +18,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
+from sidecar.probes.slices import CONCURRENCIES, DIMENSIONS, PROMPT_LENGTHS, TEMPERATURES, UNKNOWN, UNSET, Bounds
 from sidecar.record import Arm
 
 from .rows import clean
@@ -25,34 +26,17 @@ from .schema import requests
 
 r = requests.c
 
-#: What a series can be split by.
-GROUPS = ("scenario", "model", "temperature", "prompt_length", "concurrency", "k")
 #: Groups of scenarios and models beyond the largest so many are pooled as OTHER: clients choose the names.
 MAX_GROUPS = 20
 OTHER = "other"
-UNKNOWN = "unknown"
-#: Group of requests that leave the temperature to the engine.
-UNSET = "unset"
 #: Steps in one answer, and in one split by a column.
 MAX_STEPS = 1500
 MAX_STEPS_GROUPED = 500
 
-# Upper bounds (inclusive) and names, in order; the last has none.
-_TEMPERATURES = ((0.0, "0"), (0.3, "0-0.3"), (0.7, "0.3-0.7"), (1.0, "0.7-1"), (None, ">1"))
-_PROMPTS = (
-    (512, "1-512"),
-    (2048, "513-2048"),
-    (8192, "2049-8192"),
-    (32768, "8193-32768"),
-    (131072, "32769-131072"),
-    (None, ">131072"),
-)
-_CONCURRENCIES = ((1, "1"), (4, "2-4"), (8, "5-8"), (16, "9-16"), (32, "17-32"), (64, "33-64"), (None, ">64"))
-
 BUCKETS = {
-    "temperature": (UNSET, *(name for _, name in _TEMPERATURES)),
-    "prompt_length": (*(name for _, name in _PROMPTS), UNKNOWN),
-    "concurrency": tuple(name for _, name in _CONCURRENCIES),
+    "temperature": (UNSET, *(name for _, name in TEMPERATURES)),
+    "prompt_length": (*(name for _, name in PROMPT_LENGTHS), UNKNOWN),
+    "concurrency": tuple(name for _, name in CONCURRENCIES),
 }
 
 SPECULATING_ARMS = (Arm.SPECULATIVE.value, Arm.PROBE.value)
@@ -163,12 +147,12 @@ def group_name(by: str, largest: list[Any]) -> ColumnElement[str]:
         return case((column.is_(None), UNKNOWN), (column.in_(largest), cast(column, Text)), else_=literal(OTHER))
     match by:
         case "temperature":
-            return _bucket(r.temperature, _TEMPERATURES, UNSET)
+            return _bucket(r.temperature, TEMPERATURES, UNSET)
         case "prompt_length":
-            return _bucket(r.prompt_tokens, _PROMPTS, UNKNOWN)
+            return _bucket(r.prompt_tokens, PROMPT_LENGTHS, UNKNOWN)
         case "concurrency":
-            return _bucket(r.concurrency, _CONCURRENCIES, UNKNOWN)
-    raise ValueError(f"by must be one of {', '.join(GROUPS)}, not {by!r}")
+            return _bucket(r.concurrency, CONCURRENCIES, UNKNOWN)
+    raise ValueError(f"by must be one of {', '.join(DIMENSIONS)}, not {by!r}")
 
 
 def group_order(by: str | None, group: str | None) -> tuple[float, str]:
@@ -181,6 +165,6 @@ def group_order(by: str | None, group: str | None) -> tuple[float, str]:
     return (int(name) if by == "k" else 0), name
 
 
-def _bucket(column: Any, bounds: tuple[tuple[float | None, str], ...], missing: str) -> ColumnElement[Any]:
+def _bucket(column: Any, bounds: Bounds, missing: str) -> ColumnElement[Any]:
     *closed, (_, last) = bounds
     return case((column.is_(None), missing), *((column <= bound, name) for bound, name in closed), else_=literal(last))

@@ -15,10 +15,11 @@ from support.postgres import Cluster
 from support.records import NOW, figures, record, records
 
 from sidecar.api.models import AcceptanceSeries, LatencySeries, RequestPage, Summary, TruncationSeries
+from sidecar.probes.slices import DIMENSIONS
 from sidecar.record import AcceptanceQuality, Arm, Outcome, Record
 from sidecar.store.cursor import BadCursor
 from sidecar.store.engine import writing_engine
-from sidecar.store.expressions import GROUPS, MAX_GROUPS, Filters
+from sidecar.store.expressions import MAX_GROUPS, Filters
 from sidecar.store.inserts import Inserts
 from sidecar.store.queries import DatabaseUnavailable, Reader
 from sidecar.store.rows import request_row
@@ -185,7 +186,7 @@ def keyed(points: Sequence[dict[str, Any]]) -> dict[tuple[datetime | None, str |
     return found
 
 
-splits = st.tuples(st.sampled_from((None, 60, 600, 3600)), st.sampled_from((None, *GROUPS)))
+splits = st.tuples(st.sampled_from((None, 60, 600, 3600)), st.sampled_from((None, *DIMENSIONS)))
 filters = st.builds(
     Filters,
     scenario=st.none() | st.sampled_from(("chat", "it's")),
