@@ -16,9 +16,11 @@ from .record import Arm
 from .recorder import AUTOREGRESSIVE, SPECULATIVE, Recorder, StartError
 from .relay.server import Relay
 from .relay.upstream import Choice, Upstream
+from .relay.watch import Watch
 from .settings import Settings, SettingsError, split_address
 from .store.engine import DatabaseUrlError, check_url
 from .store.upgrade import upgrade
+from .tap.tap import Tap
 
 _log = logging.getLogger(__name__)
 
@@ -74,8 +76,9 @@ class Sidecar:
                 upstream.close_idle()
             await self.recorder.stop()
 
-    def _choose(self) -> Sequence[Choice]:
-        return self._choices[self.recorder.fallback.arm()]
+    def _choose(self, watch: Watch | None) -> Sequence[Choice]:
+        tap = watch if isinstance(watch, Tap) else None
+        return self._choices[self.recorder.arm(tap, self._upstreams[SPECULATIVE].in_flight + 1)]
 
 
 def _choices(upstreams: Mapping[str, Upstream]) -> dict[Arm, Sequence[Choice]]:

@@ -12,6 +12,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from functools import partial
 from typing import Any
 
 import httpx
@@ -67,15 +68,18 @@ class Specwatch:
             tap = self._recorder.tap.watch(_RequestHead(scope), time.monotonic())
             if tap is None:
                 return None
-            arm = self._recorder.fallback.arm()
-            tap.sent(SPECULATIVE, arm, self.in_flight + 1)
-            rewrites, opt_out = self._recorder.tap.add_usage, arm is not Arm.SPECULATIVE
-            exchange = Exchange(tap, receive, send, self._ended, rewrites=rewrites, opt_out=opt_out)
+            rewrites = self._recorder.tap.add_usage or self._recorder.fallback.can_fall_back
             self.in_flight += 1
-            return exchange
+            return Exchange(tap, receive, send, partial(self._choose, self._recorder), self._ended, rewrites=rewrites)
         except Exception:
             _log.exception("a request is served unwatched")
             return None
+
+    def _choose(self, recorder: Recorder, tap: Tap) -> bool:
+        """Tells the tap how its request is served. Returns whether that must be asked for in the body."""
+        arm = recorder.arm(tap, self.in_flight)
+        tap.sent(SPECULATIVE, arm, self.in_flight)
+        return arm not in (Arm.SPECULATIVE, Arm.PROBE)
 
     def _ended(self, outcome: Outcome) -> None:
         self.in_flight -= 1
@@ -154,6 +158,7 @@ class Exchange:
         "_bytes_in",
         "_bytes_out",
         "_changed",
+        "_choose",
         "_complete",
         "_ended",
         "_filtering",
@@ -175,21 +180,23 @@ class Exchange:
         tap: Tap,
         receive: Receive,
         send: Send,
+        choose: Callable[[Tap], bool],
         ended: Callable[[Outcome], None],
         *,
         rewrites: bool,
-        opt_out: bool = False,
     ) -> None:
         """`rewrites`: the tap may change the request, so that is read before the app runs, as far as `tap.hold`.
 
-        `opt_out`: it is to be changed so that it is served without speculation.
+        `choose` tells whether it is to be changed so that it is served without speculation.
         """
         self._tap = tap
         self._receive = receive
         self._send = send
         self._ended = ended
-        self._rewrites = rewrites or opt_out
-        self._opt_out = opt_out
+        self._choose = choose
+        #: None: not yet chosen, as the tap is to have read the request before.
+        self._opt_out = None if rewrites else choose(tap)
+        self._rewrites = self._opt_out is not False
         #: The request's body as far as it was read; None once the tap was given it, or it is too long to be.
         self._held: list[bytes] | None = []
         #: What the tap wants to be asked instead.
@@ -257,16 +264,23 @@ class Exchange:
             return
         held.append(body)
         if self._bytes_in > self._tap.hold:
-            self._held = None
-            self._tap.request(None, opt_out=self._opt_out)
+            self._decide(None)
         elif not message.get("more_body", False):
-            self._held = None
-            self._instead = self._tap.request(b"".join(held), opt_out=self._opt_out)
+            self._decide(b"".join(held))
+
+    def _decide(self, body: bytes | None) -> None:
+        self._held = None
+        self._tap.request(body)
+        if self._opt_out is None:
+            self._opt_out = self._choose(self._tap)
+        self._instead = self._tap.change(opt_out=self._opt_out)
 
     async def _run_held(self, app: App, scope: Scope) -> None:
         messages: list[Message] = []
         while self._held is not None and not self._left:
             messages.append(await self._receive_and_look())
+        if self._held is not None:
+            self._decide(None)
         body = self._instead
         if body is not None:
             self._changed = True

@@ -32,14 +32,14 @@ from .probes.acceptance import CountWindow
 from .probes.alignment import Moved
 from .probes.alignment import State as AlignmentState
 from .proposals import Proposals, Texts
-from .record import Outcome, Record
+from .record import Arm, Outcome, Record
 from .settings import Settings, SettingsError, split_address
 from .steering import Steering
 from .store.engine import DatabaseUrlError, check_url
 from .store.queries import DatabaseUnavailable, Reader
 from .store.rows import MovedToken, Transition
 from .store.writer import Writer
-from .tap.tap import Facts, TapContext
+from .tap.tap import Facts, Tap, TapContext
 from .tasks import Tasks
 
 _log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class Traffic(Protocol):
 
 
 class Recorder:
-    """One per process. `tap.watch` gives the watcher of a request, `fallback.arm()` tells how it is served."""
+    """One per process. `tap.watch` gives the watcher of a request, `arm` tells how it is served."""
 
     def __init__(
         self,
@@ -109,6 +109,7 @@ class Recorder:
             baseline_share=settings.baseline_share,
         )
         self._restored = False
+        self._arm_failed = False
         #: When the engine took orders, and what was done, while it was not known what mode is in force.
         self._untold: list[tuple[float, str]] = []
         #: As the log last said it.
@@ -181,6 +182,19 @@ class Recorder:
             self.proposals.close()
         await asyncio.to_thread(self.writer.close, _WRITER_CLOSE_S)
         self.reader.close()
+
+    def arm(self, tap: Tap | None, concurrency: int) -> Arm:
+        """How a request is served; `tap` has read it, None: no generation.
+
+        `concurrency`: how many requests the upstream that speculates would have in flight with it. Never raises.
+        """
+        try:
+            return self.fallback.arm()
+        except Exception:
+            if not self._arm_failed:
+                self._arm_failed = True
+                _log.exception("it cannot be decided how requests are served; they go to the upstream that speculates")
+            return Arm.SPECULATIVE
 
     def _record(self, record: Record) -> None:
         self.writer.put(record)

@@ -98,10 +98,10 @@ class Exchange:
         if length >= 0 and end <= len(data):
             self.request_done = True
             self.bytes_in = length
-            choices = self._relay.choose()
-            changed = None
             if watch is not None:
-                changed = watch.request(data[at:end] if length <= watch.hold else None, opt_out=choices[0].opt_out)
+                watch.request(data[at:end] if length <= watch.hold else None)
+            choices = self._relay.choose(watch)
+            changed = None if watch is None else watch.change(opt_out=choices[0].opt_out)
             if changed is None and self._goes_as_it_is():
                 self._dispatch(data[start:end], choices)
             else:
@@ -195,9 +195,11 @@ class Exchange:
 
     def _choose(self, raw: bytes, body: bytes | None) -> None:
         """Forward the head and `raw`, the body so far as the client framed it; `body` is its payload, if whole."""
-        choices = self._relay.choose()
         watch = self._watch
-        self._send(raw, watch.request(body, opt_out=choices[0].opt_out) if watch is not None else None, choices)
+        if watch is not None:
+            watch.request(body)
+        choices = self._relay.choose(watch)
+        self._send(raw, None if watch is None else watch.change(opt_out=choices[0].opt_out), choices)
 
     def _send(self, raw: bytes, changed: bytes | None, choices: Sequence[Choice]) -> None:
         """Forward the head and the body so far: `raw` as the client framed it, or whole and `changed`."""

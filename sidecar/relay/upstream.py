@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from ..record import Arm
 from .http1 import Heads, ResponseHead
+from .watch import Watch
 
 if TYPE_CHECKING:
     from .exchange import Exchange
@@ -161,5 +162,6 @@ class Choice:
     opt_out: bool = False
 
 
-#: Candidates for one request, best first; a later one is used only if an earlier refuses the connection.
-Choose = Callable[[], Sequence[Choice]]
+#: Candidates for one request, best first; a later one is used only if an earlier refuses the connection. It is given
+#: the request's watcher, which has seen the body as far as it ever will.
+Choose = Callable[[Watch | None], Sequence[Choice]]

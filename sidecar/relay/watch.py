@@ -27,8 +27,11 @@ class Watch(Protocol):
     def uncoded(self) -> bool:
         """Whether the changed body adds to the reply what can only be found again where that is not coded."""
 
-    def request(self, body: bytes | None, *, opt_out: bool) -> bytes | None:
-        """The request body, or None if it was longer than `hold`. Returns a body to send instead, or None.
+    def request(self, body: bytes | None) -> None:
+        """The request body, or None if it was longer than `hold`; before it is chosen where the request goes."""
+
+    def change(self, *, opt_out: bool) -> bytes | None:
+        """Called once, after the choice. Returns a body to send instead of that of `request`, or None.
 
         `opt_out`: only by what the body asks for is it served without speculation.
         """

@@ -173,8 +173,10 @@ class Tap:
         "_stream",
         "_streamed",
         "_unread",
+        "_unsent",
         "_upstream",
         "_usage_added",
+        "body_bytes",
         "hold",
     )
 
@@ -188,6 +190,10 @@ class Tap:
         self._request_id = _name(head.value(b"x-request-id"))
         self._scenario = _name(head.value(context.scenario_header))
         self._request: Request | None = None
+        #: The request's body, until it is known what is sent.
+        self._unsent: bytes | None = None
+        #: Its length, where that is known before it is sent.
+        self.body_bytes: int | None = None
         self._upstream = ""
         self._arm = Arm.SPECULATIVE
         self._drafts_nothing = False
@@ -219,21 +225,45 @@ class Tap:
     def uncoded(self) -> bool:
         return self._usage_added
 
-    def request(self, body: bytes | None, *, opt_out: bool = False) -> bytes | None:
+    def request(self, body: bytes | None) -> None:
+        try:
+            if body is None:
+                length = self._head.value(b"content-length")
+                self.body_bytes = int(length) if length is not None else None
+            else:
+                self._unsent = body
+                self.body_bytes = len(body)
+                request = self._request = read_request(body)
+                if request is not None and self._scenario is None:
+                    self._scenario = self._scenario_of(request, body)
+        except Exception:
+            self._fail()
+
+    @property
+    def scenario(self) -> str:
+        return self._scenario or "default"
+
+    @property
+    def model(self) -> str | None:
+        """As the request names it."""
+        model = None if self._request is None else self._request.model
+        return model[:MAX_NAME] if isinstance(model, str) else None
+
+    @property
+    def temperature(self) -> float | None:
+        return None if self._request is None else _number(self._request.temperature)
+
+    def change(self, *, opt_out: bool) -> bytes | None:
+        body, self._unsent = self._unsent, None
         if opt_out:
             self._plain = False
         try:
-            return None if body is None else self._read_request(body, opt_out=opt_out)
+            return None if body is None or self._request is None else self._changed(self._request, body, opt_out)
         except Exception:
             self._fail()
             return None
 
-    def _read_request(self, body: bytes, *, opt_out: bool) -> bytes | None:
-        request = self._request = read_request(body)
-        if request is None:
-            return None
-        if self._scenario is None:
-            self._scenario = self._scenario_of(request, body)
+    def _changed(self, request: Request, body: bytes, opt_out: bool) -> bytes | None:
         with_more = plain = None
         if request.streaming and self._context.add_usage and self._head.version != b"HTTP/1.0":
             with_more = with_usage(self._endpoint, request, body)
@@ -432,14 +462,9 @@ class Tap:
             elif stream is not None and not (found.last or self._unread) and found.finish_reason is None:
                 outcome = Outcome.TRUNCATED
         request = self._request
-        model = found.model
-        temperature: float | None = None
-        streaming = self._streamed
-        if request is not None:
-            if isinstance(request.model, str):
-                model = request.model
-            temperature = _number(request.temperature)
-            streaming = streaming or request.streaming
+        model = self.model
+        if model is None and found.model is not None:
+            model = found.model[:MAX_NAME]
         context = self._context
         facts = context.facts.get(self._upstream, _NO_FACTS)
         arm, acceptance = self._served, found.acceptance
@@ -466,15 +491,15 @@ class Tap:
             self._upstream,
             arm,
             self._endpoint,
-            self._scenario or "default",
+            self.scenario,
             outcome,
             acceptance,
-            model[:MAX_NAME] if model is not None else None,
+            model,
             facts.draft_model if speculative else None,
-            streaming,
+            self._streamed or (request is not None and request.streaming),
             status,
             found.finish_reason,
-            temperature,
+            self.temperature,
             found.prompt_tokens,
             tokens,
             None if stream is None or stream.first_at is None else _ms(stream.first_at - self._started),

@@ -383,7 +383,7 @@ def scope_of() -> Scope:
     }
 
 
-def run(script: Script, *, add_usage: bool = False, app: App | None = None) -> list[Record]:
+def run(script: Script, *, add_usage: bool = False, rewrites: bool = False, app: App | None = None) -> list[Record]:
     """The records of one exchange; what the app raises, the server swallows."""
     records: list[Record] = []
     context = TapContext("test", records.append, {"": Facts()}, add_usage=add_usage, add_headers=False)
@@ -392,7 +392,9 @@ def run(script: Script, *, add_usage: bool = False, app: App | None = None) -> l
     async def served(head: Any) -> None:
         tap = context.watch(head, 0.0)
         assert tap is not None
-        exchange = Exchange(tap, script.receive, script.send, ends.append, rewrites=add_usage)
+        exchange = Exchange(
+            tap, script.receive, script.send, lambda _: False, ends.append, rewrites=add_usage or rewrites
+        )
         with suppress(RuntimeError, OSError):
             await exchange.run(app or script.app, scope_of())
 
@@ -425,14 +427,14 @@ REQUEST = st.lists(
 )
 
 
-@given(request=REQUEST, steps=st.lists(STEPS, max_size=8))
+@given(request=REQUEST, steps=st.lists(STEPS, max_size=8), rewrites=st.booleans())
 def test_any_app_and_server_tell_each_other_the_same_and_there_is_one_record(
-    request: list[Message], steps: list[Any]
+    request: list[Message], steps: list[Any], *, rewrites: bool
 ) -> None:
     alone, watched = Script(list(request), steps), Script(list(request), steps)
     with suppress(RuntimeError, OSError):
         asyncio.run(alone.app(scope_of(), alone.receive, alone.send))  # type: ignore[arg-type]
-    assert len(run(watched)) == 1
+    assert len(run(watched, rewrites=rewrites)) == 1
     assert watched.sent == alone.sent
     assert watched.received == alone.received
 

@@ -58,7 +58,7 @@ async def proxy(
         for name, url in zip(names, urls, strict=False)
     ]
     tasks = Tasks()
-    server = Relay(lambda: list(made.choices), context.watch, tasks.spawn, **(relay or {}))
+    server = Relay(lambda _: list(made.choices), context.watch, tasks.spawn, **(relay or {}))
     made = Proxy(server, await server.start("127.0.0.1", 0, tls), records, context)
     made.choices = choices
     try:

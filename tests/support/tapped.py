@@ -28,7 +28,8 @@ class Run:
         tap = self.context.watch(head, 10.0)
         assert isinstance(tap, Tap)
         self.tap = tap
-        self.sent = tap.request(request)
+        tap.request(request)
+        self.sent = tap.change(opt_out=False)
         tap.sent("speculative", arm, 3)
 
     def reply(self, *reads: tuple[float, bytes], status: int = 200, fields: bytes = SSE) -> bytes:

@@ -64,7 +64,7 @@ def relayed(
     upstream = Upstream("speculative", "http://127.0.0.1:1")
     choices = [Choice(upstream, Arm.BASELINE, opt_out=True) if opt_out else Choice(upstream, Arm.SPECULATIVE)]
     context = TapContext("test", records.append, {"speculative": Facts("draft", 4, "test")}, **tap)
-    relay = Relay(lambda: choices, context.watch, lambda _: pytest.fail("a new connection"))
+    relay = Relay(lambda _: choices, context.watch, lambda _: pytest.fail("a new connection"))
     relay.time = lambda: 0.0
     below, above = Wire(), Wire()
     client, server = ClientConnection(relay), UpstreamConnection(upstream)
