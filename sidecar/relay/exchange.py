@@ -213,8 +213,8 @@ class Exchange:
     def _dispatch(self, wire: bytes, candidates: Sequence[Choice], *, fresh: bool = False) -> None:
         """Send `wire`, what there is of the request, to the first of `candidates` that can be reached."""
         now = self._relay.time()
-        if candidates[0].upstream.retry_at > now and len(candidates) > 1:
-            # Refused a moment ago: not every request shall wait for the same refusal.
+        if candidates[0].upstream.down and len(candidates) > 1:
+            # No request shall wait for what another one has waited for in vain.
             candidates = [*candidates[1:], candidates[0]]
         choice = candidates[0]
         connection = None if fresh else choice.upstream.take(now)
@@ -247,6 +247,7 @@ class Exchange:
                 connection = await choice.upstream.connect()
             except ConnectError as error:
                 failure = str(error)
+                self._relay.spawn(choice.upstream.seek())
                 continue
             pending = self._pending
             if self._over or pending is None:

@@ -4,8 +4,8 @@ import asyncio
 import logging
 import socket
 import ssl
-import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 #: uvicorn, and so vLLM, closes a connection idle for 5 s; one that old may be closing while it is used.
 MAX_IDLE_S = 4.0
 
-#: How long an upstream that could not be reached is passed over where there is another, s.
+#: Pause between attempts to reach an upstream again, s.
 RETRY_S = 1.0
 
 #: Why a client is left unread.
@@ -48,8 +48,10 @@ class Upstream:
         self.host = parts.hostname
         self.port = parts.port or (443 if parts.scheme == "https" else 80)
         self.in_flight = 0
-        #: Not before this time (monotonic) should it be asked again; 0 while it can be reached.
-        self.retry_at = 0.0
+        #: It could not be reached when that was last tried; then requests go elsewhere, where they can.
+        self.down = False
+        #: It is being tried, in the background, until it can be reached again.
+        self._sought = False
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._connect_timeout_s = connect_timeout_s
         self._idle: list[UpstreamConnection] = []
@@ -74,14 +76,27 @@ class Upstream:
                 )
         except (OSError, TimeoutError, UnicodeError) as error:
             reason = "did not accept a connection in time" if isinstance(error, TimeoutError) else str(error)
-            if not self.retry_at:
+            if not self.down:
                 _log.warning("upstream %s (%s) cannot be reached: %s", self.name, self.url, reason)
-            self.retry_at = time.monotonic() + RETRY_S
+            self.down = True
             raise ConnectError(f"the upstream {self.name!r} cannot be reached: {reason}") from None
-        if self.retry_at:
-            self.retry_at = 0.0
+        if self.down:
+            self.down = False
             _log.warning("upstream %s (%s) is reached again", self.name, self.url)
         return connection
+
+    async def seek(self) -> None:
+        """Try until it can be reached, so that no client has to wait for that; a second call returns at once."""
+        if self._sought:
+            return
+        self._sought = True
+        try:
+            while self.down:
+                await asyncio.sleep(RETRY_S)
+                with suppress(ConnectError):
+                    (await self.connect()).transport.close()
+        finally:
+            self._sought = False
 
     def give_back(self, connection: "UpstreamConnection", now: float) -> None:
         connection.idle_since = now

@@ -107,10 +107,16 @@ class TapContext:
     later: Callable[[Callable[[], None]], object] | None = None
     #: Whether the engine serves a request without speculation whose body asks for that.
     can_opt_out: Callable[[], bool] = lambda: False
+    #: Is told of requests that were to go without speculation whether they were drafted for.
+    served_plain: Callable[[bool], None] = lambda drafted: None
+    #: Is shown each request that was read: endpoint, head, what it says, body, scenario. It must not raise.
+    sample: Callable[[str, RequestHead, Request, bytes, str], None] | None = None
     #: Taps that failed and turned themselves off.
     failures: int = 0
     #: Requests that were drafted for and should not have been.
     ineffective: int = 0
+    #: Streams under way that may have had no content yet.
+    waiting: set["Tap"] = field(default_factory=set)
     _ended: list[tuple["Tap", Outcome, int | None, int, int, float]] = field(default_factory=list)
 
     def watch(self, head: RequestHead, now: float) -> "Tap | None":
@@ -124,6 +130,7 @@ class TapContext:
         self, tap: "Tap", outcome: Outcome, status: int | None, bytes_in: int, bytes_out: int, now: float
     ) -> None:
         """A tap has seen all. With `later`, what ends within a moment is read together."""
+        self.waiting.discard(tap)
         ended = self._ended
         ended.append((tap, outcome, status, bytes_in, bytes_out, now))
         if self.later is None or len(ended) >= _END_TOGETHER:
@@ -131,11 +138,27 @@ class TapContext:
         elif len(ended) == 1:
             self.later(self.finish)
 
-    def opt_out_failed(self) -> None:
-        """A request was drafted for that was to be served without speculation."""
-        if not self.ineffective:
+    def waits(self, upstream: str, now: float) -> list[float]:
+        """How long each stream at `upstream` has been waiting for its first content, s; the TTFT of its record begins
+        at the same moment.
+
+        Not among them: those whose request was too long to be read.
+        """
+        waits = []
+        for tap in list(self.waiting):
+            wait = tap.waits(now)
+            if wait is None:
+                self.waiting.discard(tap)
+            elif tap.upstream == upstream:
+                waits.append(wait)
+        return waits
+
+    def opted_out(self, drafted: bool) -> None:
+        """The engine has told of a request that was to go without speculation whether it was drafted for."""
+        if drafted and not self.ineffective:
             _log.warning("the engine drafted for a request that was to be served without speculation; more are counted")
-        self.ineffective += 1
+        self.ineffective += drafted
+        self.served_plain(drafted)
 
     def finish(self) -> None:
         """Make the records of all taps that have seen all."""
@@ -174,10 +197,10 @@ class Tap:
         "_streamed",
         "_unread",
         "_unsent",
-        "_upstream",
         "_usage_added",
         "body_bytes",
         "hold",
+        "upstream",
     )
 
     def __init__(self, context: TapContext, head: RequestHead, endpoint: str, now: float) -> None:
@@ -194,7 +217,7 @@ class Tap:
         self._unsent: bytes | None = None
         #: Its length, where that is known before it is sent.
         self.body_bytes: int | None = None
-        self._upstream = ""
+        self.upstream = ""
         self._arm = Arm.SPECULATIVE
         self._drafts_nothing = False
         self._concurrency = 1
@@ -236,6 +259,8 @@ class Tap:
                 request = self._request = read_request(body)
                 if request is not None and self._scenario is None:
                     self._scenario = self._scenario_of(request, body)
+                if request is not None and self._context.sample is not None:
+                    self._context.sample(self._endpoint, self._head, request, body, self.scenario)
         except Exception:
             self._fail()
 
@@ -291,10 +316,12 @@ class Tap:
             self._plain = False
 
     def sent(self, upstream: str, arm: Arm, concurrency: int) -> None:
-        self._upstream = upstream
+        self.upstream = upstream
         self._arm = arm
         self._drafts_nothing = self._context.facts.get(upstream, _NO_FACTS).drafts_nothing
         self._concurrency = concurrency
+        if self._request is not None and self._request.streaming:
+            self._context.waiting.add(self)
 
     @property
     def _ordered(self) -> Arm:
@@ -377,6 +404,13 @@ class Tap:
                 self._give_up(str(error))
             except Exception:
                 self._fail()
+
+    def waits(self, now: float) -> float | None:
+        """How long a stream has been waiting for its first content, s; None once that came, or cannot be seen."""
+        self._read()
+        stream = self._stream
+        over = self._unread or self._body is not None if stream is None else stream.first_at is not None
+        return None if over else now - self._started
 
     def filter(self, payload: bytes, now: float) -> bytes:
         self._reads.append((payload, now))
@@ -466,13 +500,13 @@ class Tap:
         if model is None and found.model is not None:
             model = found.model[:MAX_NAME]
         context = self._context
-        facts = context.facts.get(self._upstream, _NO_FACTS)
+        facts = context.facts.get(self.upstream, _NO_FACTS)
         arm, acceptance = self._served, found.acceptance
         capped = arm is not self._ordered
-        if arm is not Arm.SPECULATIVE and acceptance is not None and acceptance.draft_tokens:
+        if arm not in (Arm.SPECULATIVE, Arm.PROBE) and acceptance is not None and acceptance.draft_tokens:
             arm = Arm.SPECULATIVE
             if not capped:
-                context.opt_out_failed()
+                context.opted_out(True)
         speculative = arm is Arm.SPECULATIVE or arm is Arm.PROBE
         if acceptance is None or not (speculative or acceptance.draft_tokens):
             acceptance = missing(self._missing(found, outcome, speculative=speculative))
@@ -488,7 +522,7 @@ class Tap:
             self._request_id or _new_id(),
             self._started_wall,
             context.instance,
-            self._upstream,
+            self.upstream,
             arm,
             self._endpoint,
             self.scenario,
