@@ -4,6 +4,7 @@ A reply is one of them, or several: one for each of `n` and for each prompt.
 """
 
 from array import array
+from collections.abc import Iterator
 
 import msgspec
 
@@ -76,6 +77,23 @@ class EngineRequest:
             found.append((ids[at + 2 : drafted].tolist(), ids[drafted:emitted].tolist()))
             at = emitted
         return found
+
+    def output_ids(self) -> "array[int]":
+        """The tokens of the reply, as far as they are kept. Made anew by each call, in less than a millisecond."""
+        found, ids, at = array("i"), self._ids, 0
+        while at < len(ids):
+            start = at + 2 + ids[at]
+            at = start + ids[at + 1]
+            found.extend(ids[start:at])
+        return found[: self.output_tokens]
+
+    @property
+    def lengths(self) -> Iterator[tuple[int, int]]:
+        """How many ids each of `steps` drafted and emitted."""
+        ids, at = self._ids, 0
+        while at < len(ids):
+            yield ids[at], ids[at + 1]
+            at += 2 + ids[at] + ids[at + 1]
 
     def add(self, drafted: list[int], emitted: list[int], invalid: int, most_ids: int) -> None:
         """Take in a step; the last `invalid` of `drafted` were void. Of ids at most `most_ids` are kept."""

@@ -47,16 +47,80 @@ class Figures(msgspec.Struct, frozen=True, gc=False):
         return 1 + self.accepted_tokens / self.verify_steps if self.verify_steps else None
 
 
-class Counted(msgspec.Struct, frozen=True, gc=False):
-    """What is kept of a request that counts; all windows share one."""
+class Counted(msgspec.Struct, gc=False):
+    """What is kept of a request that counts, or the sums over several; the windows share one of each request."""
 
-    verify_steps: int
-    draft_tokens: int
-    accepted_tokens: int
-    truncated_steps: int | None
-    num_speculative_tokens: int | None
-    rejected_at: tuple[int, ...] | None
-    reached: tuple[int, ...] | None
+    requests: int = 0
+    verify_steps: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+    truncated_steps: int = 0
+    #: Requests whose truncated steps are not known.
+    untold: int = 0
+    #: Sums of squares and products of a request's accepted (a) and draft tokens (d).
+    aa: int = 0
+    ad: int = 0
+    dd: int = 0
+    #: k, where it is the same throughout.
+    num_speculative_tokens: int | None = None
+    #: Of a single request.
+    rejected_at: tuple[int, ...] | None = None
+    reached: tuple[int, ...] | None = None
+
+    def put(self, row: "Counted") -> None:
+        self.requests += row.requests
+        self.verify_steps += row.verify_steps
+        self.draft_tokens += row.draft_tokens
+        self.accepted_tokens += row.accepted_tokens
+        self.truncated_steps += row.truncated_steps
+        self.untold += row.untold
+        self.aa += row.aa
+        self.ad += row.ad
+        self.dd += row.dd
+
+    def swap(self, row: "Counted", old: "Counted") -> None:
+        """Put `row` in and take `old` out, each one request."""
+        self.verify_steps += row.verify_steps - old.verify_steps
+        self.draft_tokens += row.draft_tokens - old.draft_tokens
+        self.accepted_tokens += row.accepted_tokens - old.accepted_tokens
+        self.truncated_steps += row.truncated_steps - old.truncated_steps
+        self.untold += row.untold - old.untold
+        self.aa += row.aa - old.aa
+        self.ad += row.ad - old.ad
+        self.dd += row.dd - old.dd
+
+    def figures(self, k: int | None) -> Figures:
+        low, high = self.interval() or (None, None)
+        return Figures(
+            self.requests,
+            self.verify_steps,
+            self.draft_tokens,
+            self.accepted_tokens,
+            None if self.untold else self.truncated_steps,
+            k,
+            low,
+            high,
+        )
+
+    def interval(self, z: float = _Z) -> tuple[float, float] | None:
+        """Where p lies, z standard errors to each side (1.96: 95 %); None below two requests.
+
+        Tokens of one request resemble each other, so requests are what is independent, and a binomial formula over
+        tokens would be far too sure. p is a ratio of two sums over them, of variance n/(n-1) S(a - p d)^2 / (S d)^2
+        (Cochran, Sampling Techniques, 3rd ed., 6.4); z is widened to Student's t of n - 1 degrees of freedom, which
+        matters at ten requests (two terms of its expansion, Abramowitz and Stegun 26.7.5). On synthetic streams
+        (requests' own p beta distributed, intraclass correlation 0.02 to 0.3, lengths lognormal over two orders) 95 %
+        intervals held the true p of 0.6 to 0.8 in 79 to 88 % of windows of 10 requests and in 90 to 93 % of 100; they
+        lay below it, which is what falls back, in 2 to 6 % and in 1 to 4 % (2.5 % would be right).
+        """
+        n = self.requests
+        if n < 2:
+            return None
+        p = self.accepted_tokens / self.draft_tokens
+        squares = max(self.aa - 2 * p * self.ad + p * p * self.dd, 0.0)
+        error = math.sqrt(n / (n - 1) * squares) / self.draft_tokens
+        z *= 1 + (z**2 + 1) / (4 * (n - 1)) + (5 * z**4 + 16 * z**2 + 3) / (96 * (n - 1) ** 2)
+        return max(p - z * error, 0.0), min(p + z * error, 1.0)
 
 
 def counted(record: Record) -> Counted | None:
@@ -65,18 +129,18 @@ def counted(record: Record) -> Counted | None:
     Those are no evidence either way: unknown is not zero.
     """
     figures = record.acceptance
-    steps, drafted, accepted = figures.verify_steps, figures.draft_tokens, figures.accepted_tokens
+    steps, d, a = figures.verify_steps, figures.draft_tokens, figures.accepted_tokens
     if record.outcome not in (Outcome.OK, Outcome.TRUNCATED):
         return None
-    if figures.quality is not AcceptanceQuality.OK or not steps or not drafted or accepted is None:
+    if figures.quality is not AcceptanceQuality.OK or not steps or not d or a is None:
         return None
-    cut = figures.rejected_at
-    truncated = None if cut is None else sum(cut)
-    return Counted(steps, drafted, accepted, truncated, figures.num_speculative_tokens, cut, figures.reached)
+    cut, k = figures.rejected_at, figures.num_speculative_tokens
+    truncated, untold = (0, 1) if cut is None else (sum(cut), 0)
+    return Counted(1, steps, d, a, truncated, untold, a * a, a * d, d * d, k, cut, figures.reached)
 
 
 class CountWindow:
-    """Sums over the last `size` requests that `counted` lets in."""
+    """The last `size` requests that `counted` lets in."""
 
     def __init__(self, size: int = 100) -> None:
         self._size = size
@@ -84,15 +148,8 @@ class CountWindow:
 
     def clear(self) -> None:
         self._rows: deque[Counted] = deque()
-        self.verify_steps = 0
-        self.draft_tokens = 0
-        self.accepted_tokens = 0
-        self._truncated_steps = 0
-        #: Requests whose truncated steps are not known.
-        self._untold = 0
+        self._sums = Counted()
         self._ks: dict[int | None, int] = {}
-        # Of accepted (a) and draft tokens (d) a request.
-        self._aa = self._ad = self._dd = 0
 
     def add(self, record: Record) -> bool:
         """Whether the record counted."""
@@ -102,33 +159,19 @@ class CountWindow:
         return row is not None
 
     def put(self, row: Counted) -> None:
-        rows = self._rows
-        if len(rows) == self._size:
-            self._sum(rows.popleft(), -1)
+        rows, ks, k = self._rows, self._ks, row.num_speculative_tokens
         rows.append(row)
-        self._sum(row, 1)
-
-    def _sum(self, row: Counted, sign: int) -> None:
-        drafted, accepted, truncated, k = (
-            row.draft_tokens,
-            row.accepted_tokens,
-            row.truncated_steps,
-            row.num_speculative_tokens,
-        )
-        self.verify_steps += sign * row.verify_steps
-        self.draft_tokens += sign * drafted
-        self.accepted_tokens += sign * accepted
-        if truncated is None:
-            self._untold += sign
-        else:
-            self._truncated_steps += sign * truncated
-        self._aa += sign * accepted * accepted
-        self._ad += sign * accepted * drafted
-        self._dd += sign * drafted * drafted
-        ks = self._ks
-        ks[k] = ks.get(k, 0) + sign
-        if not ks[k]:
-            del ks[k]
+        if len(rows) <= self._size:
+            self._sums.put(row)
+            ks[k] = ks.get(k, 0) + 1
+            return
+        old = rows.popleft()
+        self._sums.swap(row, old)
+        if k != old.num_speculative_tokens:
+            ks[k] = ks.get(k, 0) + 1
+            ks[old.num_speculative_tokens] -= 1
+            if not ks[old.num_speculative_tokens]:
+                del ks[old.num_speculative_tokens]
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -146,38 +189,38 @@ class CountWindow:
         return self.figures().mean_acceptance_length
 
     def figures(self) -> Figures:
-        ks = self._ks
-        low, high = self.interval() or (None, None)
-        return Figures(
-            len(self._rows),
-            self.verify_steps,
-            self.draft_tokens,
-            self.accepted_tokens,
-            None if self._untold else self._truncated_steps,
-            next(iter(ks)) if len(ks) == 1 else None,
-            low,
-            high,
-        )
+        return self._sums.figures(next(iter(self._ks)) if len(self._ks) == 1 else None)
 
     def interval(self, z: float = _Z) -> tuple[float, float] | None:
-        """Where p lies, z standard errors to each side (1.96: 95 %); None below two requests.
+        """As the interval of `figures`, of another width."""
+        return self._sums.interval(z)
 
-        Tokens of one request resemble each other, so requests are what is independent, and a binomial formula over
-        tokens would be far too sure. p is a ratio of two sums over them, of variance n/(n-1) S(a - p d)^2 / (S d)^2
-        (Cochran, Sampling Techniques, 3rd ed., 6.4); z is widened to Student's t of n - 1 degrees of freedom, which
-        matters at ten requests (two terms of its expansion, Abramowitz and Stegun 26.7.5). On synthetic streams
-        (requests' own p beta distributed, intraclass correlation 0.02 to 0.3, lengths lognormal over two orders) 95 %
-        intervals held the true p of 0.6 to 0.8 in 79 to 88 % of windows of 10 requests and in 90 to 93 % of 100; they
-        lay below it, which is what falls back, in 2 to 6 % and in 1 to 4 % (2.5 % would be right).
-        """
-        n = len(self._rows)
-        if n < 2:
-            return None
-        p = self.accepted_tokens / self.draft_tokens
-        squares = max(self._aa - 2 * p * self._ad + p * p * self._dd, 0.0)
-        error = math.sqrt(n / (n - 1) * squares) / self.draft_tokens
-        z *= 1 + (z**2 + 1) / (4 * (n - 1)) + (5 * z**4 + 16 * z**2 + 3) / (96 * (n - 1) ** 2)
-        return max(p - z * error, 0.0), min(p + z * error, 1.0)
+
+class TimeWindow:
+    """Requests by the time of their end: the last `span_s` seconds, in `slots` steps. Times are Unix seconds."""
+
+    def __init__(self, span_s: float = 3600, slots: int = 60) -> None:
+        self._slot_s = span_s / slots
+        self._slots: deque[tuple[int, Counted]] = deque(maxlen=slots)
+
+    def put(self, row: Counted, now: float) -> None:
+        number, slots = int(now / self._slot_s), self._slots
+        # A clock that was set back adds to the newest slot.
+        if not slots or slots[-1][0] < number:
+            slots.append((number, Counted(num_speculative_tokens=row.num_speculative_tokens)))
+        sums = slots[-1][1]
+        sums.put(row)
+        if sums.num_speculative_tokens != row.num_speculative_tokens:
+            sums.num_speculative_tokens = None
+
+    def figures(self, now: float) -> Figures:
+        first = int(now / self._slot_s) - (self._slots.maxlen or 0)
+        inside = [sums for number, sums in self._slots if number > first]
+        total = Counted()
+        for sums in inside:
+            total.put(sums)
+        ks = {sums.num_speculative_tokens for sums in inside}
+        return total.figures(ks.pop() if len(ks) == 1 else None)
 
 
 def break_even(k: int, c: float) -> float | None:

@@ -3,7 +3,8 @@
 A value is the name that `/api/v1/…?by=` shows for the same requests: numbers go by buckets.
 """
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from typing import NamedTuple
 
 from ..record import Record
 
@@ -12,38 +13,28 @@ UNKNOWN = "unknown"
 #: Requests that leave the temperature to the engine.
 UNSET = "unset"
 
-#: Upper bounds (inclusive) and names, in order; the last has none.
-Bounds = Sequence[tuple[float | None, str]]
-TEMPERATURES: Bounds = ((0.0, "0"), (0.3, "0-0.3"), (0.7, "0.3-0.7"), (1.0, "0.7-1"), (None, ">1"))
-PROMPT_LENGTHS: Bounds = (
-    (512, "1-512"),
-    (2048, "513-2048"),
-    (8192, "2049-8192"),
-    (32768, "8193-32768"),
-    (131072, "32769-131072"),
-    (None, ">131072"),
+
+class Buckets(NamedTuple):
+    """Upper bounds (inclusive) and names; there is one more of these."""
+
+    bounds: tuple[float, ...]
+    names: tuple[str, ...]
+
+    def name(self, value: float | None, missing: str = UNKNOWN) -> str:
+        return missing if value is None else self.names[bisect_left(self.bounds, value)]
+
+
+TEMPERATURES = Buckets((0.0, 0.3, 0.7, 1.0), ("0", "0-0.3", "0.3-0.7", "0.7-1", ">1"))
+PROMPT_LENGTHS = Buckets(
+    (512, 2048, 8192, 32768, 131072),
+    ("1-512", "513-2048", "2049-8192", "8193-32768", "32769-131072", ">131072"),
 )
-CONCURRENCIES: Bounds = (
-    (1, "1"),
-    (4, "2-4"),
-    (8, "5-8"),
-    (16, "9-16"),
-    (32, "17-32"),
-    (64, "33-64"),
-    (None, ">64"),
-)
+CONCURRENCIES = Buckets((1, 4, 8, 16, 32, 64), ("1", "2-4", "5-8", "9-16", "17-32", "33-64", ">64"))
 
 #: Bytes of request body a prompt token, until records tell; English text has about that many.
 _BYTES_A_TOKEN = 4.0
 #: Weight of the newest record in the estimate.
 _NEWEST = 0.02
-
-
-def bucket(value: float | None, bounds: Bounds, missing: str = UNKNOWN) -> str:
-    """The name of a number's bucket."""
-    if value is None:
-        return missing
-    return next(name for bound, name in bounds if bound is None or value <= bound)
 
 
 def asked(
@@ -53,9 +44,9 @@ def asked(
     return {
         "scenario": scenario,
         "model": UNKNOWN if model is None else model,
-        "temperature": bucket(temperature, TEMPERATURES, UNSET),
-        "prompt_length": bucket(prompt_tokens, PROMPT_LENGTHS),
-        "concurrency": bucket(concurrency, CONCURRENCIES),
+        "temperature": TEMPERATURES.name(temperature, UNSET),
+        "prompt_length": PROMPT_LENGTHS.name(prompt_tokens),
+        "concurrency": CONCURRENCIES.name(concurrency),
     }
 
 

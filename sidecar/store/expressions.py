@@ -18,7 +18,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
-from sidecar.probes.slices import CONCURRENCIES, DIMENSIONS, PROMPT_LENGTHS, TEMPERATURES, UNKNOWN, UNSET, Bounds
+from sidecar.probes.slices import CONCURRENCIES, DIMENSIONS, PROMPT_LENGTHS, TEMPERATURES, UNKNOWN, UNSET, Buckets
 from sidecar.record import Arm
 
 from .rows import clean
@@ -34,9 +34,9 @@ MAX_STEPS = 1500
 MAX_STEPS_GROUPED = 500
 
 BUCKETS = {
-    "temperature": (UNSET, *(name for _, name in TEMPERATURES)),
-    "prompt_length": (*(name for _, name in PROMPT_LENGTHS), UNKNOWN),
-    "concurrency": tuple(name for _, name in CONCURRENCIES),
+    "temperature": (UNSET, *TEMPERATURES.names),
+    "prompt_length": (*PROMPT_LENGTHS.names, UNKNOWN),
+    "concurrency": CONCURRENCIES.names,
 }
 
 SPECULATING_ARMS = (Arm.SPECULATIVE.value, Arm.PROBE.value)
@@ -165,6 +165,7 @@ def group_order(by: str | None, group: str | None) -> tuple[float, str]:
     return (int(name) if by == "k" else 0), name
 
 
-def _bucket(column: Any, bounds: Bounds, missing: str) -> ColumnElement[Any]:
-    *closed, (_, last) = bounds
-    return case((column.is_(None), missing), *((column <= bound, name) for bound, name in closed), else_=literal(last))
+def _bucket(column: Any, buckets: Buckets, missing: str) -> ColumnElement[Any]:
+    *closed, last = buckets.names
+    named = zip(buckets.bounds, closed, strict=True)
+    return case((column.is_(None), missing), *((column <= bound, name) for bound, name in named), else_=literal(last))

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from support.records import figures
 from support.records import record as any_record
 
-from sidecar.probes.acceptance import Counted, CountWindow, break_even
+from sidecar.probes.acceptance import Counted, CountWindow, TimeWindow, break_even, counted
 from sidecar.record import Acceptance, AcceptanceQuality, Outcome, Record
 
 
@@ -102,23 +102,37 @@ def test_the_sums_are_those_of_the_last_requests(rows: list[tuple[int, int, int]
     for drafted, accepted, steps in rows:
         window.add(record(drafted, min(accepted, drafted), verify_steps=steps))
     last = rows[-size:]
-    assert window.draft_tokens == sum(row[0] for row in last)
-    assert window.accepted_tokens == sum(min(row[1], row[0]) for row in last)
-    assert window.verify_steps == sum(row[2] for row in last)
     found = window.figures()
-    assert (found.requests, found.draft_tokens) == (len(last), window.draft_tokens)
+    assert found.requests == len(window) == len(last)
+    assert found.draft_tokens == sum(row[0] for row in last)
+    assert found.accepted_tokens == sum(min(row[1], row[0]) for row in last)
+    assert found.verify_steps == sum(row[2] for row in last)
     interval = window.interval()
     if len(last) < 2:
         assert interval is None
         return
     pairs = [(min(row[1], row[0]), row[0]) for row in last]
-    p, n = window.accepted_tokens / window.draft_tokens, len(pairs)
-    error = (n / (n - 1) * sum((a - p * d) ** 2 for a, d in pairs)) ** 0.5 / window.draft_tokens
+    p, n = found.accepted_tokens / found.draft_tokens, len(pairs)
+    error = (n / (n - 1) * sum((a - p * d) ** 2 for a, d in pairs)) ** 0.5 / found.draft_tokens
     assert interval is not None
     assert interval[0] <= p <= interval[1]
     assert interval[1] - interval[0] >= min(2 * 1.96 * error, p, 1 - p) - 1e-9
     window.clear()
     assert (len(window), window.figures().p, window.interval()) == (0, None, None)
+
+
+def test_a_time_window_forgets_by_the_clock() -> None:
+    window = TimeWindow(span_s=600, slots=10)
+    for at in range(0, 1200, 6):
+        row = counted(record(10, 8 if at < 600 else 4, num_speculative_tokens=3 if at < 600 else 4))
+        assert row is not None
+        window.put(row, at)
+    found = window.figures(1199.0)
+    assert (found.requests, found.p, found.num_speculative_tokens) == (100, 0.4, 4)
+    assert window.figures(1439.0).requests == 60
+    assert window.figures(5000.0).p is None
+    window.put(row, 100.0)  # the clock was set back
+    assert window.figures(1199.0).requests == 101
 
 
 def stream(seed: int, p: float = 0.9, k: int = 4) -> Iterator[Counted]:
@@ -127,24 +141,26 @@ def stream(seed: int, p: float = 0.9, k: int = 4) -> Iterator[Counted]:
     while True:
         own, steps = rng.betavariate(9 * p, 9 * (1 - p)), 1 + int(rng.lognormvariate(3, 1))
         accepted = sum(next((i for i in range(k) if rng.random() >= own), k) for _ in range(steps))
-        yield Counted(steps, steps * k, accepted, None, k, None, None)
+        a, d = accepted, steps * k
+        yield Counted(1, steps, d, a, 0, 1, a * a, a * d, d * d, k)
 
 
 def test_the_interval_knows_that_tokens_of_one_request_resemble_each_other() -> None:
     rows = stream(1)
-    many = [next(rows) for _ in range(20_000)]
+    many = [next(rows) for _ in range(10_000)]
     truth = sum(row.accepted_tokens for row in many) / sum(row.draft_tokens for row in many)
     held = by_tokens = 0
-    for start in range(0, 20_000, 50):
+    for start in range(0, 10_000, 50):
         window = CountWindow(50)
         for row in many[start : start + 50]:
             window.put(row)
         low, high = window.interval() or (1, 0)
         held += low <= truth <= high
-        p = window.accepted_tokens / window.draft_tokens
-        by_tokens += abs(p - truth) <= 1.96 * (p * (1 - p) / window.draft_tokens) ** 0.5
-    assert held / 400 > 0.87
-    assert by_tokens / 400 < 0.5
+        found = window.figures()
+        p = found.accepted_tokens / found.draft_tokens
+        by_tokens += abs(p - truth) <= 1.96 * (p * (1 - p) / found.draft_tokens) ** 0.5
+    assert held / 200 > 0.87
+    assert by_tokens / 200 < 0.5
 
 
 @pytest.mark.parametrize(
