@@ -9,7 +9,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
@@ -26,8 +26,8 @@ from support.server import Engine, exchange, serving
 from support.upstream import chat_stream
 
 from sidecar.middleware import App, Exchange, Message, Receive, Scope, Send, Specwatch, _RequestHead, _settings
-from sidecar.record import Outcome, Record
-from sidecar.tap.tap import Facts, TapContext
+from sidecar.record import Arm, Outcome, Record
+from sidecar.tap.tap import Facts, Tap, TapContext
 
 STREAM: dict[str, Any] = {"model": "m", "stream": True, "messages": []}
 USAGE = STREAM | {"stream_options": {"include_usage": True}}
@@ -383,23 +383,37 @@ def scope_of() -> Scope:
     }
 
 
-def run(script: Script, *, add_usage: bool = False, rewrites: bool = False, app: App | None = None) -> list[Record]:
-    """The records of one exchange; what the app raises, the server swallows."""
+def run(
+    script: Script,
+    *,
+    add_usage: bool = False,
+    rewrites: bool = False,
+    app: App | None = None,
+    plain: Callable[[Tap], bool] = lambda _: False,
+) -> list[Record]:
+    """The records of one exchange; what the app raises, the server swallows.
+
+    `plain` tells of a tap whether its request is to be served without speculation.
+    """
     records: list[Record] = []
     context = TapContext("test", records.append, {"": Facts()}, add_usage=add_usage, add_headers=False)
     ends: list[Outcome] = []
+    chosen: list[bool] = []
+
+    def choose(tap: Tap) -> bool:
+        chosen.append(plain(tap))
+        tap.sent("", Arm.AUTOREGRESSIVE if chosen[-1] else Arm.SPECULATIVE, 1)
+        return chosen[-1]
 
     async def served(head: Any) -> None:
         tap = context.watch(head, 0.0)
         assert tap is not None
-        exchange = Exchange(
-            tap, script.receive, script.send, lambda _: False, ends.append, rewrites=add_usage or rewrites
-        )
+        exchange = Exchange(tap, script.receive, script.send, choose, ends.append, rewrites=add_usage or rewrites)
         with suppress(RuntimeError, OSError):
             await exchange.run(app or script.app, scope_of())
 
     asyncio.run(served(_RequestHead(scope_of())))
-    assert len(ends) == len(records)
+    assert len(ends) == len(records) == len(chosen)
     assert context.failures == 0
     return records
 
@@ -478,3 +492,30 @@ def test_any_chunking_gives_the_same_record_and_the_same_bytes(
     assert whole[0]["acceptance"].accepted_tokens == 6
     expected = b"".join(chat_stream(usage=not add_usage)) + (b": tail" if tail else b"")
     assert whole[2] == expected
+
+
+@given(cuts=CUTS, scenario=st.sampled_from(["billing", "support"]), rewrites=st.booleans())
+def test_how_a_request_is_served_is_chosen_by_what_it_says_where_that_may_be_changed(
+    cuts: list[int], scenario: str, *, rewrites: bool
+) -> None:
+    body = json.dumps({"model": "m", "metadata": {"scenario": scenario}}).encode()
+    parts = cut(body, cuts)
+    requests: list[Message] = [
+        {"type": "http.request", "body": part, "more_body": number < len(parts)} for number, part in enumerate(parts, 1)
+    ]
+    script, got = Script(requests, []), b""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal got
+        more = True
+        while more:
+            message = await receive()
+            got, more = got + message["body"], message["more_body"]
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body"})
+
+    (record,) = run(script, rewrites=rewrites, app=app, plain=lambda tap: tap.scenario == "billing")
+    changed = rewrites and scenario == "billing"
+    assert got == (body[:-1] + b',"vllm_xargs":{"speculative":false}}' if changed else body)
+    assert record.arm is (Arm.AUTOREGRESSIVE if changed else Arm.SPECULATIVE)
+    assert record.scenario == scenario

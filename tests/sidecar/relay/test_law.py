@@ -16,6 +16,7 @@ from sidecar.record import Arm, Record
 from sidecar.relay.client import ClientConnection
 from sidecar.relay.server import Relay
 from sidecar.relay.upstream import Choice, Upstream, UpstreamConnection
+from sidecar.relay.watch import Watch
 from sidecar.tap.tap import Facts, TapContext
 
 
@@ -64,7 +65,13 @@ def relayed(
     upstream = Upstream("speculative", "http://127.0.0.1:1")
     choices = [Choice(upstream, Arm.BASELINE, opt_out=True) if opt_out else Choice(upstream, Arm.SPECULATIVE)]
     context = TapContext("test", records.append, {"speculative": Facts("draft", 4, "test")}, **tap)
-    relay = Relay(lambda _: choices, context.watch, lambda _: pytest.fail("a new connection"))
+    chosen: list[Watch | None] = []
+
+    def choose(watch: Watch | None) -> list[Choice]:
+        chosen.append(watch)
+        return choices
+
+    relay = Relay(choose, context.watch, lambda _: pytest.fail("a new connection"))
     relay.time = lambda: 0.0
     below, above = Wire(), Wire()
     client, server = ClientConnection(relay), UpstreamConnection(upstream)
@@ -76,6 +83,7 @@ def relayed(
     for part in parts(reply, cuts[1]):
         server.data_received(part)
     assert not context.failures
+    assert len(chosen) == 1, "a choice holds for the whole reply"
     (record,) = records
     return above.sent, below.sent, msgspec.structs.replace(record, started_at=0.0)
 

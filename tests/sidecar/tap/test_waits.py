@@ -1,4 +1,4 @@
-"""Streams that wait for their first content, in the tap alone and behind the proxy. C15: a comment is none, nor a role."""
+"""Streams that wait for their first content, in a tap and behind the proxy. C15: a comment is none, nor is a role."""
 
 import asyncio
 
