@@ -152,6 +152,11 @@ class Counters:
         """How often counters began anew, by upstream."""
         return {name: each.resets for name, each in self._upstreams.items()}
 
+    @property
+    def disagreements(self) -> dict[str, int]:
+        """How often what counters grew by could not be true, by upstream."""
+        return {name: each.disagreements for name, each in self._upstreams.items()}
+
 
 class _Upstream:
     """What is known of one of them."""
@@ -161,6 +166,7 @@ class _Upstream:
         self.meter = Meter()
         self.coverage = Coverage()
         self.resets = 0
+        self.disagreements = 0
         #: Why there are no figures; None where there are.
         self.reason: str | None = _NOT_YET
         #: What was added up since the last row.
@@ -168,7 +174,6 @@ class _Upstream:
         self.row_began = time.time()
         self._inside = inside
         self._shared = False
-        self._disagreed = False
 
     def add(self, name: str, scrape: Scrape, now: float) -> None:
         growth = self.meter.add(scrape)
@@ -180,9 +185,10 @@ class _Upstream:
             return
         self.row.append(growth)
         self.resets += growth.reset
-        if (trouble := growth.disagreement) is not None and not self._disagreed:
-            self._disagreed = True
-            _log.warning("upstream %s: its counters disagree: %s", name, trouble)
+        if (trouble := growth.disagreement) is not None:
+            self.disagreements += 1
+            if self.disagreements == 1:
+                _log.warning("upstream %s: its counters disagree: %s; more are counted", name, trouble)
 
     def figures(self, now: float) -> dict[str, Any]:
         """`EngineCounters` but for the name."""

@@ -36,6 +36,12 @@ class Counting:
             self.started += 100
 
     @property
+    def reply(self) -> bytes:
+        """Of an HTTP server."""
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: %d\r\n\r\n"
+        return head % len(self.text) + self.text
+
+    @property
     def text(self) -> bytes:
         lines = ["# HELP python_info Python platform information."]
         if self.started is not None:

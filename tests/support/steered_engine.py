@@ -1,9 +1,10 @@
-"""vLLM with the plugin as the sidecar sees it: the control route, and requests that may ask for no speculation."""
+"""vLLM with the plugin as the sidecar sees it: control route, counters, requests that may ask for no speculation."""
 
 import asyncio
 import json
 from typing import Any
 
+from .counting import Counting
 from .upstream import BLOCK, USAGE, Upstream, chat_stream, chunked, json_reply
 
 TOKEN = "hush-hush"
@@ -28,8 +29,14 @@ class SteeredEngine:
         #: Statuses for generation requests whose bodies ask for no speculation.
         self.refusal: bytes | None = None
         self.orders: list[tuple[str, Any]] = []
+        #: What /metrics tells; every request that is drafted for adds what its reply says.
+        self.counting = Counting()
         #: Bodies of generation requests.
         self.bodies: list[bytes] = []
+        #: Draft tokens accepted in each verify step of a request, of 4.
+        self.accepts: list[int] = [2, 4, 0]
+        #: Whether generation requests fail.
+        self.broken = False
 
     async def handler(self, upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
@@ -43,6 +50,8 @@ class SteeredEngine:
             return json_reply({"version": "0.32.0"})
         if path == "/v1/models":
             return json_reply({"data": [{"id": "m"}]})
+        if path == "/metrics":
+            return self.counting.reply
         if path.startswith("/specwatch/"):
             return self._control(method, path, head, body) if self.has_route else json_reply({}, b"404 Not Found")
         return self._generate(path, body)
@@ -94,14 +103,34 @@ class SteeredEngine:
         asked = asked if isinstance(asked, dict) else {}
         own = asked.get("vllm_xargs")
         plain = isinstance(own, dict) and own.get("speculative") is False
+        if self.broken:
+            return json_reply({"error": {"message": "EngineDeadError"}}, b"500 Internal Server Error")
         if plain and self.refusal is not None:
             return json_reply({"error": {"message": "vllm_xargs?"}}, self.refusal)
         drafts = self.cap != 0 and not (plain and self.obeys)
+        if drafts:
+            self.counting.step(self.accepts)
+        self.counting.engines[0].finished += 1
         if asked.get("stream") and path.endswith("/chat/completions"):
             usage = bool((asked.get("stream_options") or {}).get("include_usage"))
             return chunked(*chat_stream(usage=usage))
-        answer = {"model": "m", "usage": USAGE} | ({"metrics": {"speculative_decoding": BLOCK}} if drafts else {})
+        answer = {"model": "m", "usage": USAGE} | (
+            {"metrics": {"speculative_decoding": self._block()}} if drafts else {}
+        )
         return json_reply(answer)
+
+    def _block(self) -> dict[str, Any]:
+        steps, accepted = len(self.accepts), sum(self.accepts)
+        return BLOCK | {
+            "mean_acceptance_length": 1 + accepted / steps,
+            "draft_acceptance_rate": accepted / (4 * steps),
+            "acceptance_histogram": [self.accepts.count(j) for j in range(5)],
+            "num_spec_steps": steps,
+            "num_accepted_draft_tokens": accepted,
+            "num_draft_tokens": 4 * steps,
+            "per_step_accepted": self.accepts,
+            "per_step_drafted": [4] * steps,
+        }
 
 
 def error(status: bytes, message: str, code: str, param: str | None = None) -> bytes:
