@@ -39,7 +39,7 @@ class Sidecar:
         self._upstreams = {
             name: Upstream(name, url, connect_timeout_s=settings.connect_timeout_s) for name, url in urls.items()
         }
-        self._choices = _choices(self._upstreams)
+        self._choices = _choices(self._upstreams, apart=recorder.plain_apart)
         self.relay = Relay(
             self._choose,
             recorder.tap.watch,
@@ -56,7 +56,7 @@ class Sidecar:
         host, port = split_address(settings.listen)
         try:
             self.recorder.start()
-            await self.recorder.restore()
+            await self.recorder.controller.restore()
             self.recorder.start_feed()
             self.recorder.start_admin()
             try:
@@ -78,22 +78,25 @@ class Sidecar:
 
     def _choose(self, watch: Watch | None) -> Sequence[Choice]:
         tap = watch if isinstance(watch, Tap) else None
-        return self._choices[self.recorder.arm(tap, self._upstreams[SPECULATIVE].in_flight + 1)]
+        return self._choices[self.recorder.controller.arm(tap, self._upstreams[SPECULATIVE].in_flight + 1)]
 
 
-def _choices(upstreams: Mapping[str, Upstream]) -> dict[Arm, Sequence[Choice]]:
-    """Where a request of each arm goes, and where it goes if that upstream cannot be reached."""
-    speculative = Choice(upstreams[SPECULATIVE], Arm.SPECULATIVE)
-    if AUTOREGRESSIVE not in upstreams:
-        plain_arms = (Arm.AUTOREGRESSIVE, Arm.BASELINE)
-        return {arm: (Choice(upstreams[SPECULATIVE], arm, opt_out=arm in plain_arms),) for arm in Arm}
-    plain = upstreams[AUTOREGRESSIVE]
+def _choices(upstreams: Mapping[str, Upstream], *, apart: bool) -> dict[Arm, Sequence[Choice]]:
+    """Where a request of each arm goes, and where it goes if that upstream cannot be reached.
+
+    `apart`: what is not to speculate has an upstream of its own; else the same one serves it by opt-out.
+    """
+    plain = upstreams.get(AUTOREGRESSIVE)
     found: dict[Arm, Sequence[Choice]] = {}
     for arm in Arm:
-        if arm in (Arm.SPECULATIVE, Arm.PROBE):
-            found[arm] = (Choice(upstreams[SPECULATIVE], arm), Choice(plain, Arm.AUTOREGRESSIVE))
+        speculates = arm in (Arm.SPECULATIVE, Arm.PROBE)
+        own = Choice(upstreams[SPECULATIVE], arm, opt_out=not (speculates or apart))
+        if plain is None:
+            found[arm] = (own,)
+        elif speculates or not apart:
+            found[arm] = (own, Choice(plain, Arm.AUTOREGRESSIVE if speculates else arm))
         else:
-            found[arm] = (Choice(plain, arm), speculative)
+            found[arm] = (Choice(plain, arm), Choice(upstreams[SPECULATIVE], Arm.SPECULATIVE))
     return found
 
 

@@ -68,7 +68,7 @@ class Specwatch:
             tap = self._recorder.tap.watch(_RequestHead(scope), time.monotonic())
             if tap is None:
                 return None
-            rewrites = self._recorder.tap.add_usage or self._recorder.fallback.can_fall_back
+            rewrites = self._recorder.tap.add_usage or self._recorder.controller.fallback.can_fall_back
             self.in_flight += 1
             return Exchange(tap, receive, send, partial(self._choose, self._recorder), self._ended, rewrites=rewrites)
         except Exception:
@@ -77,7 +77,7 @@ class Specwatch:
 
     def _choose(self, recorder: Recorder, tap: Tap) -> bool:
         """Tells the tap how its request is served. Returns whether that must be asked for in the body."""
-        arm = recorder.arm(tap, self.in_flight)
+        arm = recorder.controller.arm(tap, self.in_flight)
         tap.sent(SPECULATIVE, arm, self.in_flight)
         return arm not in (Arm.SPECULATIVE, Arm.PROBE)
 

@@ -10,10 +10,8 @@ import re
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
-from itertools import pairwise
 from pathlib import PurePath
 from typing import Protocol
 
@@ -23,23 +21,30 @@ from prometheus_client import CollectorRegistry
 
 from .api.app import create_app
 from .api.deps import ApiDeps
-from .api.models import FallbackState
-from .control.fallback import Decision, Fallback, Mode, State
+from .control.circuit import Readings, State
+from .controller import Controller
+from .counters import Counters
 from .engine_feed.feed import EngineFeed, FeedError
 from .engine_feed.join import Joiner
+from .engine_request import EngineRequest
 from .metrics import CONTENT_TYPE, FeedCounts, Live, Metrics
 from .probes.acceptance import CountWindow
 from .probes.alignment import Moved
 from .probes.alignment import State as AlignmentState
+from .probes.embedder import Embedder
+from .probes.quality import Flag, Quality
+from .probes.similarity import Limits
 from .proposals import Proposals, Texts
-from .record import Arm, Outcome, Record
+from .record import Outcome, Record
+from .replay import Replays, Ways
 from .settings import Settings, SettingsError, split_address
+from .similarity import Similarity
 from .steering import Steering
 from .store.engine import DatabaseUrlError, check_url
-from .store.queries import DatabaseUnavailable, Reader
-from .store.rows import MovedToken, Transition
+from .store.queries import Reader
+from .store.rows import MovedToken, SimilarityRow
 from .store.writer import Writer
-from .tap.tap import Facts, Tap, TapContext
+from .tap.tap import Facts, TapContext
 from .tasks import Tasks
 
 _log = logging.getLogger(__name__)
@@ -96,24 +101,21 @@ class Recorder:
         self.feed = None if settings.engine_events is None else EngineFeed(settings.engine_events)
         #: What is made of the drafts it tells.
         self.proposals = None if self.feed is None else self._new_proposals(self.feed)
+        self.quality = Quality()
+        self.similarity = self._new_similarity()
         self._urls = urls
         self._traffic = traffic
         self._http = httpx.AsyncClient(transport=transport, trust_env=False, timeout=5)
         configured = {SPECULATIVE: Facts(settings.draft_model, settings.num_speculative_tokens)}
         self.steering = Steering(
-            self._http, urls, configured, settings.engine_token, SPECULATIVE, self._steered, self._swapped
+            self._http,
+            urls,
+            configured,
+            settings.engine_token,
+            SPECULATIVE,
+            lambda what: self.controller.steered(what),
+            self._swapped,
         )
-        self.fallback = Fallback(
-            Decision(Mode.AUTO, State.SPECULATIVE, time.time(), "started"),
-            can_fall_back=self._can_fall_back,
-            baseline_share=settings.baseline_share,
-        )
-        self._restored = False
-        self._arm_failed = False
-        #: When the engine took orders, and what was done, while it was not known what mode is in force.
-        self._untold: list[tuple[float, str]] = []
-        #: As the log last said it.
-        self._served = State.SPECULATIVE
         self.joiner: Joiner | None = None
         if self.feed is not None:
             feed = self.feed
@@ -121,7 +123,7 @@ class Recorder:
                 feed.ledger,
                 lambda: feed.connected,
                 self._record,
-                opt_out_failed=lambda: self.tap.opt_out_failed(),
+                opted_out=lambda drafted: self.tap.opted_out(drafted),
                 draft_model=self._draft_model,
             )
         self.tap = TapContext(
@@ -134,9 +136,36 @@ class Recorder:
             add_usage=settings.add_usage,
             add_headers=settings.add_headers,
             can_opt_out=self._can_opt_out,
+            served_plain=lambda drafted: self.controller.fallback.served_plain(drafted=drafted),
+        )
+        # Inside the server, a replay would come by here as any other request.
+        if settings.replay_share and settings.similarity != "none" and transport is None:
+            self.tap.sample = Replays(
+                settings.replay_share,
+                settings.replay_per_minute,
+                self._http,
+                ways=self._replay_ways,
+                in_flight=lambda: self._traffic().in_flight,
+                spawn=self.tasks.spawn,
+                done=self.similarity.compare,
+            ).sample
+        self.counters = Counters(
+            self._http, urls, settings.instance, self.writer.put_counters, inside=transport is not None
         )
         self.metrics = Metrics(CollectorRegistry(), self._live, upstreams=urls, scenarios=settings.scenarios)
         self.metrics.models = self.steering.models
+        self.controller = Controller(
+            settings,
+            self.writer,
+            self.reader,
+            self.metrics,
+            self.steering,
+            can_fall_back=self._can_fall_back,
+            readings=self._readings,
+            forget=self._forget,
+            drafted_since=self.counters.drafted_since,
+            plain_upstream=AUTOREGRESSIVE if self.plain_apart else SPECULATIVE,
+        )
         self._admin: tuple[_Server, asyncio.Task[None]] | None = None
 
     def start(self) -> None:
@@ -144,6 +173,9 @@ class Recorder:
         self.writer.start()
         self.tap.later = partial(asyncio.get_running_loop().call_later, _READ_AFTER_S)
         self.tasks.spawn(self._keep_facts(), "facts")
+        self.tasks.spawn(self.controller.run(), "controller")
+        if self.settings.counters_every_s:
+            self.tasks.spawn(self.counters.keep(self.settings.counters_every_s), "counters")
 
     def start_feed(self) -> None:
         """Listen on `engine_events`, where that is set. Raises StartError if the socket cannot be had."""
@@ -180,26 +212,16 @@ class Recorder:
             self.joiner.flush()
         if self.proposals is not None:
             self.proposals.close()
+        self.similarity.close()
         await asyncio.to_thread(self.writer.close, _WRITER_CLOSE_S)
         self.reader.close()
-
-    def arm(self, tap: Tap | None, concurrency: int) -> Arm:
-        """How a request is served; `tap` has read it, None: no generation.
-
-        `concurrency`: how many requests the upstream that speculates would have in flight with it. Never raises.
-        """
-        try:
-            return self.fallback.arm()
-        except Exception:
-            if not self._arm_failed:
-                self._arm_failed = True
-                _log.exception("it cannot be decided how requests are served; they go to the upstream that speculates")
-            return Arm.SPECULATIVE
 
     def _record(self, record: Record) -> None:
         self.writer.put(record)
         self.window.add(record)
         self.metrics.observe(record)
+        self.controller.add(record)
+        self.counters.add(record)
 
     def _new_proposals(self, feed: EngineFeed) -> Proposals:
         settings = self.settings
@@ -210,8 +232,48 @@ class Recorder:
             spawn=self.tasks.spawn,
             told=self._moved,
         )
-        feed.finished.append(made.add)
+        feed.finished += [made.add, self._finished]
         return made
+
+    def _finished(self, request: EngineRequest) -> None:
+        """An engine has told all of a request."""
+        known = set(self.quality.totals)
+        for flag, evidence in self.quality.add(request, time.time()):
+            if flag not in known:
+                _log.warning("quality: %s: %s: %s; more are counted", request.reply_id, flag, evidence)
+        if self.proposals is not None:
+            self.similarity.add(request, self.proposals.texts_of(request))
+
+    def _new_similarity(self) -> Similarity:
+        settings = self.settings
+        embedder: Embedder | str = "similarity is none: nothing is compared"
+        if settings.similarity != "none":
+            if self.feed is None and not settings.replay_share:
+                embedder = "engine_events is not set, so that no engine tells its drafts, and replay_share is 0"
+            else:
+                embedder = Embedder(settings.similarity, settings.similarity_model)
+        return Similarity(
+            embedder,
+            Limits(settings.similarity_warning, settings.similarity_critical),
+            settings.similarity_share,
+            settings.similarity_per_minute,
+            instance=settings.instance,
+            spawn=self.tasks.spawn,
+            told=self._compared,
+        )
+
+    def _compared(self, row: SimilarityRow) -> None:
+        self.writer.put_similarity(row)
+        self.metrics.compared(row.kind, row.level, row.score)
+
+    def _replay_ways(self) -> Ways | None:
+        """None while the engine is not to draft: a replay would."""
+        if self.controller.fallback.in_force.state is not State.SPECULATIVE or self.steering.cap == 0:
+            return None
+        speculative = self._urls[SPECULATIVE]
+        if AUTOREGRESSIVE in self._urls:
+            return Ways(speculative, self._urls[AUTOREGRESSIVE], opt_out=False)
+        return Ways(speculative, speculative, opt_out=True) if self._can_opt_out() else None
 
     def _draft_model(self, upstream: str) -> str | None:
         """What drafts there: as its control route or the settings tell, else as its events do."""
@@ -238,7 +300,12 @@ class Recorder:
             )
         )
 
-    # ---- control (what the API calls the fallback port)
+    # ---- control
+
+    @property
+    def plain_apart(self) -> bool:
+        """Whether a server of its own serves what is not to speculate; else the same one, by opt-out."""
+        return AUTOREGRESSIVE in self._urls and self.settings.fallback_actuator in ("auto", "upstream")
 
     def _can_opt_out(self) -> bool:
         """Whether the engine serves a request without speculation where its body asks for that."""
@@ -246,79 +313,20 @@ class Recorder:
         return told if told is not None else self.feed is not None and self.feed.connected > 0
 
     def _can_fall_back(self) -> bool:
-        return AUTOREGRESSIVE in self._urls or (self.settings.hold_bytes > 0 and self._can_opt_out())
+        return self.plain_apart or (self.settings.hold_bytes > 0 and self._can_opt_out())
 
-    def state(self) -> FallbackState:
-        decision, cap = self.fallback.in_force, self.steering.cap
-        reason = decision.reason
-        if cap is not None:
-            reason += (
-                f" (the engine's cap is {cap}: {'nothing is' if not cap else f'at most {cap} tokens are'} drafted)"
-            )
-        return FallbackState(
-            mode=decision.mode.value,
-            state=decision.state.value,
-            since=datetime.fromtimestamp(decision.at, UTC),
-            reason=reason,
-            can_fall_back=self.fallback.can_fall_back,
+    def _readings(self) -> Readings:
+        """What no single request tells."""
+        limit = self.settings.first_byte_limit_s
+        waits = [] if limit is None else self.tap.waits(SPECULATIVE, time.monotonic())
+        return Readings(
+            slow_streams=sum(wait > limit for wait in waits if limit is not None),
+            similarity=self.similarity.mean,
+            pairs=self.similarity.count,
         )
 
-    def set_mode(self, mode: str, reason: str) -> None:
-        """An operator's order. Raises CannotFallBack."""
-        self._begin_telling()
-        before = self.fallback.in_force
-        decision = self.fallback.set_mode(Mode(mode), reason or "ordered by an operator", time.time())
-        instance = self.settings.instance
-        self.writer.put_transition(
-            Transition(decision.at, instance, decision.mode, before.state, decision.state, decision.reason)
-        )
-        self._served = decision.state
-        if before.state is not decision.state:
-            self.metrics.transition(before.state, decision.state, "manual")
-        _log.warning("mode %s, serving %s: %s", decision.mode, decision.state, decision.reason)
-
-    async def restore(self) -> None:
-        """An operator's order holds over a restart, also where the database comes later."""
-        if self._restored:
-            return
-        try:
-            decision = await asyncio.to_thread(self._last_order)
-        except DatabaseUnavailable:
-            return
-        if not self._restored and decision is not None:
-            self.fallback.decision = decision
-        self._begin_telling()
-
-    def _last_order(self) -> Decision | None:
-        """What was last ordered here. Raises DatabaseUnavailable."""
-        rows = self.reader.transitions(instance=self.settings.instance)
-        if not rows:
-            return None
-        # A row that changes neither mode nor state tells of something else, as of the engine's cap.
-        orders = [
-            row
-            for row, before in pairwise([*rows, {"mode": Mode.AUTO}])
-            if row["from_state"] != row["to_state"] or row["mode"] != before["mode"]
-        ]
-        last = orders[0] if orders else rows[-1]
-        at: datetime = last["at"]
-        return Decision(Mode(last["mode"]), State(last["to_state"]), at.timestamp(), last["reason"])
-
-    def _steered(self, what: str) -> None:
-        """The engine took an order."""
-        self._untold.append((time.time(), what))
-        if self._restored:
-            self._begin_telling()
-        _log.warning("%s", what)
-
-    def _begin_telling(self) -> None:
-        """It is known what is in force, which each row tells: one with another mode would be taken for an order."""
-        self._restored = True
-        decision, untold, self._untold = self.fallback.decision, self._untold, []
-        for at, what in untold:
-            self.writer.put_transition(
-                Transition(at, self.settings.instance, decision.mode, decision.state, decision.state, what)
-            )
+    def _forget(self) -> None:
+        """Judge speculation anew."""
 
     def _swapped(self, checkpoint: str) -> None:
         if self.proposals is not None:
@@ -327,11 +335,7 @@ class Recorder:
     async def _keep_facts(self) -> None:
         while True:
             complete = await self.steering.look_round()
-            await self.restore()
-            decision = self.fallback.in_force
-            if decision.state is not self._served:
-                self._served = decision.state
-                _log.warning("mode %s, serving %s: %s", decision.mode, decision.state, decision.reason)
+            await self.controller.restore()
             await asyncio.sleep(_FACTS_EVERY_S if complete else _FACTS_FIRST_S)
 
     # ---- what the admin port tells
@@ -342,7 +346,7 @@ class Recorder:
             instance=self.settings.instance,
             version=version("specwatch"),
             reader=self.reader,
-            fallback=self,
+            fallback=self.controller,
             engines=self.steering,
             database_ok=lambda: self.writer.healthy,
             records_dropped=lambda: self.writer.dropped,
@@ -351,6 +355,9 @@ class Recorder:
             admin_token=token.get_secret_value() if token is not None else None,
             alignment=None if self.proposals is None else self.proposals.state,
             drafts=None if self.proposals is None or not self.settings.recent_drafts else self.proposals.drafts,
+            similarity=self.similarity.state,
+            quality=self.quality.state,
+            counters=self.counters.state if self.settings.counters_every_s else tuple,
         )
 
     def _feed_counts(self) -> FeedCounts:
@@ -370,7 +377,7 @@ class Recorder:
         )
 
     def _live(self) -> Live:
-        traffic, state = self._traffic(), self.fallback.in_force.state
+        traffic, state = self._traffic(), self.controller.fallback.in_force.state
         alignment = None if self.proposals is None else self.proposals.alignment
         aligned = AlignmentState.UNKNOWN if alignment is None else alignment.state()[0]
         return Live(
@@ -389,6 +396,11 @@ class Recorder:
             feed=self._feed_counts(),
             aligned=None if aligned is AlignmentState.UNKNOWN else aligned is AlignmentState.ALIGNED,
             same_text_other_id=None if alignment is None else alignment.same_text_other_id,
+            similarity_dropped=self.similarity.dropped,
+            output_flags={flag: self.quality.totals[flag] for flag in Flag},
+            coverage=self.counters.ratios,
+            counter_resets=self.counters.resets,
+            counter_disagreements=self.counters.disagreements,
         )
 
 

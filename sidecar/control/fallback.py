@@ -1,11 +1,21 @@
-"""The switch between speculative and plain (autoregressive) decoding."""
+"""The switch between speculative and plain (autoregressive) decoding: an operator's order, else what circuits say."""
+
+from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from ..record import Arm
+from ..probes.slices import DIMENSIONS, slices_of
+from ..record import Arm, Record
+from .circuit import NOTHING, Change, Circuit, Readings, Rules, State, Trigger
+
+#: Slices of one kind that are watched at a time; clients name scenarios.
+MOST_SLICES = 64
+#: Requests without speculation that are looked at, and those that tell something.
+EFFECT_REQUESTS, EFFECT_ENOUGH = 20, 3
 
 
 class Mode(StrEnum):
@@ -16,21 +26,15 @@ class Mode(StrEnum):
     AUTOREGRESSIVE = "autoregressive"
 
 
-class State(StrEnum):
-    """How requests are served."""
-
-    SPECULATIVE = "speculative"
-    AUTOREGRESSIVE = "autoregressive"
-
-
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What holds since `at` (Unix seconds), and why."""
+    """What holds for all traffic since `at` (Unix seconds), and why."""
 
     mode: Mode
     state: State
     at: float
     reason: str
+    trigger: Trigger = Trigger.OPERATOR
 
 
 REMEDY = "set fallback_upstream, or load the engine plugin and set engine_token or engine_events"
@@ -38,6 +42,7 @@ NOWHERE = (
     "no autoregressive upstream is configured, and no engine plugin is known that could serve a request without "
     "speculation"
 )
+DRAFTED = "the engine drafts tokens all the same"
 
 
 class CannotFallBack(Exception):
@@ -45,46 +50,251 @@ class CannotFallBack(Exception):
 
 
 class Fallback:
-    """Holds the decision in force; `arm` tells each new request how it is served.
+    """Holds what is decided; `arm` tells each new request how it is served.
 
-    In mode auto requests are speculative, but for the baseline share that latencies are compared with.
-    A decision holds for requests that come after it; one in flight is served as it began.
-    `can_fall_back` is asked each time, as engines come and go; an order to fall back waits where it cannot.
+    In mode auto requests are speculative unless a circuit says otherwise, but for the baseline share that latencies are
+    compared with. A decision holds for requests that come after it; one in flight is served as it began.
+    `can_fall_back` is asked each time, as engines come and go; an order to fall back waits where it cannot. Times are
+    Unix seconds.
     """
 
     def __init__(
-        self, decision: Decision, *, can_fall_back: Callable[[], bool], baseline_share: float, seed: int | None = None
-    ):
+        self,
+        rules: Rules,
+        now: float,
+        *,
+        can_fall_back: Callable[[], bool],
+        slices: Sequence[str] = (),
+        baseline_share: float = 0.0,
+        probe_share: float = 0.05,
+        dry_run: bool = False,
+        seed: int | None = None,
+    ) -> None:
+        """`slices`: the dimensions whose slices have circuits of their own."""
+        self.rules = rules
+        self.dry_run = dry_run
+        self.mode = Mode.AUTO
+        #: The operator's last order.
+        self.order = Decision(Mode.AUTO, State.SPECULATIVE, now, "started")
         self._can_fall_back = can_fall_back
         self._baseline_share = baseline_share
-        self._random = random.Random(seed).random  # noqa: S311 - chooses the baseline, guards nothing
-        #: As ordered.
-        self.decision = decision
+        self._probe_share = probe_share
+        self._random = random.Random(seed).random  # noqa: S311 - chooses baseline and probes, guards nothing
+        self._dimensions = tuple(name for name in DIMENSIONS if name in slices)
+        self._whole = Circuit(rules, "", now, patient=bool(self._dimensions))
+        self._slices: dict[str, OrderedDict[str, Circuit]] = {name: OrderedDict() for name in self._dimensions}
+        #: Those of them that are not speculative.
+        self._open: dict[tuple[str, str], Circuit] = {}
+        self._effect = _Effect()
+
+    # ---- what holds
 
     @property
     def can_fall_back(self) -> bool:
         return self._can_fall_back()
 
     @property
+    def decision(self) -> Decision:
+        """As ordered, or decided; carried out or not."""
+        if self.mode is not Mode.AUTO:
+            return self.order
+        whole = self._whole
+        if whole.trigger is Trigger.OPERATOR:
+            return replace(self.order, state=whole.state)
+        return Decision(self.mode, whole.state, whole.since, whole.reason, whole.trigger)
+
+    @property
     def in_force(self) -> Decision:
         """The decision as it is carried out."""
         decision = self.decision
-        if decision.state is State.AUTOREGRESSIVE and not self.can_fall_back:
+        if decision.state is State.SPECULATIVE:
+            return decision
+        if self.mode is Mode.AUTO and self.dry_run:
+            return replace(
+                decision, state=State.SPECULATIVE, reason=f"dry run; would be {decision.state}: {decision.reason}"
+            )
+        if not self.can_fall_back:
             return replace(decision, state=State.SPECULATIVE, reason=f"{decision.reason} (not in force: {NOWHERE})")
+        if self.effective is False:
+            return replace(decision, state=State.INEFFECTIVE, reason=f"{decision.reason} ({DRAFTED})")
         return decision
 
-    def set_mode(self, mode: Mode, reason: str, now: float) -> Decision:
-        """Take an operator's order. Raises CannotFallBack if there is nowhere to fall back to."""
-        if mode is Mode.AUTOREGRESSIVE and not self.can_fall_back:
-            raise CannotFallBack(f"{NOWHERE}: {REMEDY}")
-        state = State.AUTOREGRESSIVE if mode is Mode.AUTOREGRESSIVE else State.SPECULATIVE
-        self.decision = Decision(mode, state, now, reason)
-        return self.decision
+    @property
+    def effective(self) -> bool | None:
+        """Whether requests that are to go without speculation are seen to; None where that is not known."""
+        return self._effect.holds
 
-    def arm(self) -> Arm:
-        """How the next request is served."""
-        if self.decision.state is State.AUTOREGRESSIVE:
+    @property
+    def whole(self) -> Circuit:
+        return self._whole
+
+    @property
+    def open_slices(self) -> Sequence[Circuit]:
+        """Circuits of slices that are not speculative."""
+        return [*self._open.values()]
+
+    @property
+    def asks_for_slices(self) -> bool:
+        """Whether `arm` needs to know a request's slices."""
+        return bool(self._open)
+
+    @property
+    def all_plain(self) -> bool:
+        """Whether no request at all is to speculate."""
+        decision = self.in_force
+        return decision.state in (State.AUTOREGRESSIVE, State.INEFFECTIVE) and self.decision.state is not State.PROBING
+
+    def arm(self, asked: Mapping[str, str] | None = None) -> Arm:
+        """How the next request is served. `asked`: its slices by dimension, where `asks_for_slices`."""
+        if self.mode is Mode.AUTOREGRESSIVE:
             return Arm.AUTOREGRESSIVE if self.can_fall_back else Arm.SPECULATIVE
-        if self._baseline_share and self.decision.mode is Mode.AUTO and self._random() < self._baseline_share:
+        if self.mode is Mode.SPECULATIVE:
+            return Arm.SPECULATIVE
+        if not self.dry_run:
+            state = self._state_for(asked)
+            if state is not State.SPECULATIVE and self.can_fall_back:
+                probes = state is State.PROBING and self._random() < self._probe_share
+                return Arm.PROBE if probes else Arm.AUTOREGRESSIVE
+        if self._baseline_share and self._random() < self._baseline_share:
             return Arm.BASELINE if self.can_fall_back else Arm.SPECULATIVE
         return Arm.SPECULATIVE
+
+    def _state_for(self, asked: Mapping[str, str] | None) -> State:
+        """Of all circuits that a request passes; one that is autoregressive counts more than one that probes."""
+        state = self._whole.state
+        if self._open and asked:
+            for key in asked.items():
+                circuit = self._open.get(key)
+                if circuit is not None and state is not State.AUTOREGRESSIVE:
+                    state = circuit.state
+        return state
+
+    # ---- what changes it
+
+    def set_mode(self, mode: Mode, reason: str, now: float) -> Decision:
+        """Take an operator's order, which wins over all circuits; they begin anew.
+
+        Raises CannotFallBack if there is nowhere to fall back to.
+        """
+        if mode is Mode.AUTOREGRESSIVE and not self.can_fall_back:
+            raise CannotFallBack(f"{NOWHERE}: {REMEDY}")
+        self._obey(
+            Decision(mode, State.AUTOREGRESSIVE if mode is Mode.AUTOREGRESSIVE else State.SPECULATIVE, now, reason)
+        )
+        return self.order
+
+    def restore(self, order: Decision, changes: Sequence[Change]) -> None:
+        """Be as before a restart: the operator's last order, and each circuit's last change since then."""
+        self._obey(order)
+        for change in changes if order.mode is Mode.AUTO else ():
+            if change.at < order.at:
+                continue
+            circuit = self._named(change.slice)
+            if circuit is not None:
+                # A round of probes begins with a dwell that is over already.
+                state = State.AUTOREGRESSIVE if change.after is State.PROBING else change.after
+                at = change.at if state is change.after else 0.0
+                circuit.restore(state, at, change.trigger, change.reason, change.evidence)
+                self._note(circuit)
+
+    def _obey(self, order: Decision) -> None:
+        self.mode, self.order = order.mode, order
+        self._whole = Circuit(self.rules, "", order.at, patient=bool(self._dimensions))
+        for circuits in self._slices.values():
+            circuits.clear()
+        self._open.clear()
+        self._effect = _Effect()
+
+    def add(self, record: Record, now: float) -> list[Change]:
+        """Take in a request that ended; what follows from it."""
+        if self.mode is not Mode.AUTO or record.arm in (Arm.AUTOREGRESSIVE, Arm.BASELINE):
+            return []
+        virtual = self.dry_run or not self.can_fall_back
+        changes = []
+        in_open = False
+        if self._dimensions:
+            values = dict(zip(DIMENSIONS, slices_of(record), strict=True))
+            for dimension in self._dimensions:
+                circuit = self._slice(dimension, values[dimension])
+                if circuit is not None:
+                    if change := circuit.add(record, now, virtual=virtual):
+                        changes.append(self._changed(circuit, change))
+                    in_open = in_open or circuit.state is not State.SPECULATIVE
+        # A request of a slice that has a decision of its own is no evidence about all the rest.
+        if not in_open and (change := self._whole.add(record, now, virtual=virtual)):
+            changes.append(self._changed(self._whole, change))
+        return changes
+
+    def tick(self, now: float, readings: Readings = NOTHING) -> list[Change]:
+        """Look at the clock and at what no single request tells; what follows from it."""
+        if self.mode is not Mode.AUTO:
+            return []
+        circuits = [self._whole, *self._open.values()]
+        return [self._changed(each, change) for each in circuits if (change := each.tick(now, readings))]
+
+    def _changed(self, circuit: Circuit, change: Change) -> Change:
+        self._note(circuit)
+        if change.before is State.SPECULATIVE:
+            self._effect = _Effect()
+            if change.slice:
+                # What the others counted of its requests is not theirs any more.
+                for each in (self._whole, *(each for slices in self._slices.values() for each in slices.values())):
+                    if each.state is State.SPECULATIVE:
+                        each.forget()
+        return change
+
+    # ---- slices
+
+    def _slice(self, dimension: str, value: str) -> Circuit | None:
+        """None for a new slice while all places are taken by those with a decision."""
+        circuits = self._slices[dimension]
+        found = circuits.get(value)
+        if found is not None:
+            circuits.move_to_end(value)
+            return found
+        if len(circuits) >= MOST_SLICES:
+            idle = next((name for name, each in circuits.items() if each.state is State.SPECULATIVE), None)
+            if idle is None:
+                return None
+            del circuits[idle]
+        found = circuits[value] = Circuit(self.rules, f"{dimension}={value}", self.order.at)
+        return found
+
+    def _named(self, name: str) -> Circuit | None:
+        """The circuit of a slice as rows name it; None where its kind has none any more."""
+        dimension, _, value = name.partition("=")
+        if not name:
+            return self._whole
+        return self._slice(dimension, value) if dimension in self._slices else None
+
+    def _note(self, circuit: Circuit) -> None:
+        dimension, _, value = circuit.name.partition("=")
+        if circuit.name and circuit.state is State.SPECULATIVE:
+            self._open.pop((dimension, value), None)
+        elif circuit.name:
+            self._open[dimension, value] = circuit
+
+    # ---- whether it is carried out
+
+    def served_plain(self, *, drafted: bool) -> None:
+        """A request that was to go without speculation has ended, and it is known whether it was drafted for."""
+        self._effect.told.append(drafted)
+
+    def counted(self, drafted: int | None) -> None:
+        """Tokens that the engine's own counters say were drafted while none should be; None: not known."""
+        self._effect.drafted = drafted
+
+
+class _Effect:
+    """Evidence that requests are served without speculation where that was decided."""
+
+    def __init__(self) -> None:
+        self.told: deque[bool] = deque(maxlen=EFFECT_REQUESTS)
+        self.drafted: int | None = None
+
+    @property
+    def holds(self) -> bool | None:
+        # What the engine tells of each request is more than what it counts, others' requests among it.
+        if len(self.told) >= EFFECT_ENOUGH:
+            return sum(self.told) < EFFECT_ENOUGH
+        return None if self.drafted is None else not self.drafted

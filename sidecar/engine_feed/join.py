@@ -48,16 +48,16 @@ class Joiner:
         ledger: Ledger,
         connected: Callable[[], object],
         sink: Callable[[Record], None],
-        opt_out_failed: Callable[[], None] = lambda: None,
+        opted_out: Callable[[bool], None] = lambda drafted: None,
         draft_model: Callable[[str], str | None] = lambda upstream: None,
     ) -> None:
-        """`connected`: whether any engine core is. `opt_out_failed` is told of each record that was drafted for against
-        its arm, and `draft_model` names the draft model of an upstream.
+        """`connected`: whether any engine core is. `opted_out` is told of each request that was to go without
+        speculation whether it was drafted for, and `draft_model` names the draft model of an upstream.
         """
         self._ledger = ledger
         self._connected = connected
         self._sink = sink
-        self._opt_out_failed = opt_out_failed
+        self._opted_out = opted_out
         self._draft_model = draft_model
         #: Replies whose own figures are others than the engine's.
         self.disagreements = 0
@@ -182,10 +182,11 @@ class Joiner:
                 )
             self.disagreements += 1
         arm, draft_model = record.arm, record.draft_model
-        if acceptance.draft_tokens and arm not in (Arm.SPECULATIVE, Arm.PROBE):
-            arm = Arm.SPECULATIVE
+        if arm not in (Arm.SPECULATIVE, Arm.PROBE):
+            drafted = bool(acceptance.draft_tokens)
+            arm = Arm.SPECULATIVE if drafted else arm
             if not record.capped:
-                self._opt_out_failed()
+                self._opted_out(drafted)
         if acceptance.draft_tokens and draft_model is None:
             draft_model = self._draft_model(record.upstream)
         prompt_tokens, tokens, tpot_ms = record.prompt_tokens, record.completion_tokens, record.tpot_ms

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Connection, or_, select
+from sqlalchemy import Connection, func, or_, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from . import summary
@@ -19,6 +19,7 @@ from .latency import latency_series
 from .rows import clean
 from .schema import requests, transitions
 from .series import Split, acceptance_series, truncation_series
+from .similarity import similarity_series
 
 MAX_PAGE = 500
 MAX_TRANSITIONS = 100
@@ -77,6 +78,11 @@ class Reader:
         with self._connect() as connection:
             return latency_series(connection, Split(window_s, step_s, by), window(window_s, now, filters))
 
+    def similarity(self, window_s: int, step_s: int | None, now: float) -> dict[str, Any]:
+        """`SimilaritySeries`, but for its `last_100`: a point per kind, and per step."""
+        with self._connect() as connection:
+            return similarity_series(connection, window_s, step_s, now)
+
     def requests(self, filters: Filters, limit: int = 100, cursor: str | None = None) -> dict[str, Any]:
         """`RequestPage`: at most `limit` (up to MAX_PAGE) rows, newest first. Raises BadCursor."""
         limit = max(1, min(limit, MAX_PAGE))
@@ -114,6 +120,22 @@ class Reader:
         with self._connect() as connection:
             rows = connection.execute(query.limit(max(1, min(limit, MAX_TRANSITIONS)))).mappings()
             return [dict(row) for row in rows]
+
+    def last_decisions(self, instance: str) -> list[dict[str, Any]]:
+        """`Transition` rows: the newest order of an operator, and the newest decision of each slice and of the whole.
+
+        In the order in which they were made.
+        """
+        t = transitions.c
+        decided = t.trigger.not_in(("engine", "effect"))
+        newest = (
+            select(func.max(t.id))
+            .where(t.instance == clean(instance), decided)
+            .group_by(t.slice, t.trigger == "operator")
+        )
+        query = select(*_TRANSITION).where(t.id.in_(newest)).order_by(t.at, t.id)
+        with self._connect() as connection:
+            return [dict(row) for row in connection.execute(query).mappings()]
 
     @contextmanager
     def _connect(self) -> Iterator[Connection]:

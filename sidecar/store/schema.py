@@ -118,8 +118,7 @@ transitions = Table(
     Column("reason", Text, nullable=False),
     # Empty: all traffic; else as `scenario=billing`.
     Column("slice", Text, nullable=False, server_default=text("''")),
-    # Empty in rows of versions that had only an operator's orders.
-    Column("trigger", Text, nullable=False, server_default=text("''")),
+    Column("trigger", Text, nullable=False, server_default=text("'operator'")),
     Column("evidence", JsonText),
     Index("uq_transitions_decision", "at", "instance", "slice", "mode", "from_state", "to_state", unique=True),
 )

@@ -46,6 +46,8 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
     settings |= {
         "demo": False,
         "baseline_share": 0.0,
+        "fallback_triggers": [],
+        "similarity": "none",
         "listen": f"127.0.0.1:{proxy}",
         "admin": f"127.0.0.1:{admin}",
         "dashboard": f"127.0.0.1:{dashboard}",

@@ -14,7 +14,8 @@ from support.tapped import Run
 from support.upstream import BLOCK, USAGE, chat_stream, json_reply, replying, running
 
 from sidecar.app import _choices
-from sidecar.control.fallback import Decision, Fallback, Mode, State
+from sidecar.control.circuit import Rules, State
+from sidecar.control.fallback import Decision, Fallback, Mode
 from sidecar.record import AcceptanceQuality, Arm, Outcome
 from sidecar.tap.tap import Facts
 
@@ -31,17 +32,15 @@ ASKED = BODY[:-2] + b',"vllm_xargs":{"speculative":false}}\n'
 @asynccontextmanager
 async def served(arm: Arm, setup: str, engine: SteeredEngine, **tap: Any) -> AsyncIterator[tuple[Proxy, list[bytes]]]:
     """A proxy whose requests are of `arm`, and the bodies that a fallback upstream got."""
-    decision = Decision(Mode.AUTO, State.SPECULATIVE, 0.0, "started")
-    fallback = Fallback(
-        decision, can_fall_back=lambda: setup != "neither", baseline_share=1.0 if arm is Arm.BASELINE else 0.0
-    )
+    share = 1.0 if arm is Arm.BASELINE else 0.0
+    fallback = Fallback(Rules(), 0.0, can_fall_back=lambda: setup != "neither", baseline_share=share)
     if arm is Arm.AUTOREGRESSIVE:
-        fallback.decision = Decision(Mode.AUTOREGRESSIVE, State.AUTOREGRESSIVE, 0.0, "ordered")
+        fallback.restore(Decision(Mode.AUTOREGRESSIVE, State.AUTOREGRESSIVE, 0.0, "ordered"), [])
     async with running(engine.handler) as server, running(replying(json_reply({"usage": USAGE}))) as plain:
         urls = (server.url, plain.url) if setup == "fallback upstream" else (server.url,)
         async with proxy(*urls, **tap) as made:
             upstreams = {choice.upstream.name: choice.upstream for choice in made.choices}
-            made.choices = list(_choices(upstreams)[fallback.arm()])
+            made.choices = list(_choices(upstreams, apart=len(urls) > 1)[fallback.arm()])
             yield made, plain.bodies
 
 
@@ -172,7 +171,7 @@ async def test_usage_is_asked_for_in_the_same_body() -> None:
 async def test_a_coded_reply_may_come_unless_usage_is_to_be_taken_out_of_it(add_usage: bool) -> None:
     engine = SteeredEngine()
     async with running(engine.handler) as server, proxy(server.url, add_usage=add_usage) as made:
-        made.choices = list(_choices({"speculative": made.choices[0].upstream})[Arm.BASELINE])
+        made.choices = list(_choices({"speculative": made.choices[0].upstream}, apart=False)[Arm.BASELINE])
         await made.exchange(post(b'{"stream":true}', extra=b"Accept-Encoding: gzip\r\n"))
         assert (b"Accept-Encoding: gzip\r\n" in server.heads[0]) is not add_usage
         assert server.heads[0].lower().count(b"content-length") == 1

@@ -15,8 +15,14 @@ _JSON = sa.JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postg
 
 def upgrade() -> None:
     op.add_column("transitions", sa.Column("slice", sa.Text, nullable=False, server_default=sa.text("''")))
-    op.add_column("transitions", sa.Column("trigger", sa.Text, nullable=False, server_default=sa.text("''")))
+    op.add_column("transitions", sa.Column("trigger", sa.Text, nullable=False, server_default=sa.text("'operator'")))
     op.add_column("transitions", sa.Column("evidence", _JSON))
+    # Until now a row that changed neither mode nor state told of an order to the engine.
+    op.execute(
+        "UPDATE transitions SET trigger = 'engine' WHERE id IN (SELECT id FROM (SELECT id, mode, from_state, to_state, "
+        "lag(mode, 1, 'auto') OVER (PARTITION BY instance ORDER BY at, id) AS before FROM transitions) AS told "
+        "WHERE from_state = to_state AND mode = before)"
+    )
     op.drop_index("uq_transitions_change", "transitions")
     op.create_index(
         "uq_transitions_decision",

@@ -1,0 +1,323 @@
+"""Carries out what the fallback decides, and keeps a row of each decision."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from .api.models import FallbackState, SliceState
+from .control.circuit import Change, Circuit, Readings, Rules, State, Trigger
+from .control.engine import EngineError
+from .control.fallback import DRAFTED, Decision, Fallback, Mode
+from .metrics import Metrics
+from .probes.slices import PromptTokens, asked
+from .record import Arm, Record
+from .settings import Settings
+from .steering import Steering
+from .store.queries import DatabaseUnavailable, Reader
+from .store.rows import Transition
+from .store.writer import Writer
+from .tap.tap import Tap
+
+_log = logging.getLogger(__name__)
+
+_TICK_S = 1.0
+#: After a decision, requests that were begun before it are still drafted for, as the engine counts, s.
+_SETTLED_S = 60.0
+
+
+class Controller:
+    """One per process, for use in the event loop. It is what the API calls the fallback port.
+
+    `readings` is asked every second, and `forget` has what they tell of speculation counted anew, as it was away or
+    is to be judged by its probes; `drafted_since(upstream, since)` gives the tokens that an upstream's own counters
+    have seen drafted after a monotonic time, None where they do not tell.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        writer: Writer,
+        reader: Reader,
+        metrics: Metrics,
+        steering: Steering,
+        *,
+        can_fall_back: Callable[[], bool],
+        readings: Callable[[], Readings],
+        forget: Callable[[], None],
+        drafted_since: Callable[[str, float], int | None],
+        plain_upstream: str,
+    ) -> None:
+        """`plain_upstream`: what serves requests without speculation."""
+        self._settings = settings
+        self._writer = writer
+        self._reader = reader
+        self._metrics = metrics
+        self._steering = steering
+        self._readings = readings
+        self._forget = forget
+        self._drafted_since = drafted_since
+        self._plain_upstream = plain_upstream
+        self.fallback = Fallback(
+            rules_of(settings),
+            time.time(),
+            can_fall_back=can_fall_back,
+            slices=settings.fallback_slices,
+            baseline_share=settings.baseline_share,
+            probe_share=settings.fallback_probe_share,
+            dry_run=settings.fallback_dry_run,
+        )
+        self._prompt_tokens = PromptTokens()
+        self._restored = False
+        #: When the engine took orders, and what was done, while it was not known what mode is in force.
+        self._untold: list[tuple[float, str]] = []
+        #: State of all traffic, as the log and the rows last said it.
+        self._served = State.SPECULATIVE
+        #: Monotonic time since when no request at all is to speculate.
+        self._plain_since: float | None = None
+        #: The engine drafts nothing, by order of this; and the cap that held before.
+        self._capped = False
+        self._cap_before: int | None = None
+        self._complaint = ""
+        self._failed = False
+
+    # ---- requests
+
+    def arm(self, tap: Tap | None, concurrency: int) -> Arm:
+        """How a request is served; `tap` has read it, None: no generation. Never raises."""
+        try:
+            fallback = self.fallback
+            if tap is None or not fallback.asks_for_slices:
+                return fallback.arm()
+            tokens = self._prompt_tokens.of(tap.body_bytes)
+            return fallback.arm(asked(tap.scenario, tap.model, tap.temperature, tokens, concurrency))
+        except Exception:
+            self._fail()
+            return Arm.SPECULATIVE
+
+    def add(self, record: Record) -> None:
+        """Take in a request that ended. Never raises."""
+        try:
+            if record.prompt_tokens:
+                self._prompt_tokens.add(record)
+            for change in self.fallback.add(record, time.time()):
+                self._tell(change)
+        except Exception:
+            self._fail()
+
+    def _fail(self) -> None:
+        if not self._failed:
+            self._failed = True
+            _log.exception("the fallback controller failed; further failures are not told")
+
+    # ---- time
+
+    async def run(self) -> None:
+        """Look at the clock and at all else once a second, and carry out what is decided. Ends when cancelled."""
+        while True:
+            await asyncio.sleep(_TICK_S)
+            try:
+                self.tick(time.time(), time.monotonic())
+                await self._carry_out()
+            except Exception:
+                self._fail()
+
+    def tick(self, now: float, monotonic: float) -> None:
+        for change in self.fallback.tick(now, self._readings()):
+            self._tell(change)
+        self._verify(monotonic)
+        decision = self.fallback.in_force
+        if decision.state is not self._served:
+            before, self._served = self._served, decision.state
+            if State.INEFFECTIVE in (before, decision.state):
+                self._put(now, before, decision.state, Trigger.EFFECT, decision.reason)
+            _log.warning("mode %s, serving %s: %s", decision.mode, decision.state, decision.reason)
+
+    def _verify(self, monotonic: float) -> None:
+        """Have the engine's counters say whether nothing is drafted while nothing should be."""
+        if not self.fallback.all_plain:
+            self._plain_since = None
+            return
+        if self._plain_since is None:
+            self._plain_since = monotonic
+        since = self._plain_since + _SETTLED_S
+        self.fallback.counted(self._drafted_since(self._plain_upstream, since) if monotonic > since else None)
+
+    async def _carry_out(self) -> None:
+        """Cap the engine while all traffic falls back, and give it its cap back. Tried again with the next tick."""
+        if self._settings.fallback_actuator != "cap":
+            return
+        wanted, cap = self.fallback.all_plain, self._steering.cap
+        if wanted is self._capped:
+            return
+        try:
+            if wanted:
+                # After a restart it may hold already.
+                self._cap_before = cap if cap != 0 else None
+                await self._steering.set_cap(0, None, "fallback")
+            elif cap == 0:
+                await self._steering.set_cap(self._cap_before, None, "the fallback is over")
+        except EngineError as error:
+            if str(error) != self._complaint:
+                _log.warning("the engine's cap cannot be set: %s", error)
+            self._complaint = str(error)
+            return
+        self._complaint = ""
+        self._capped = wanted
+
+    # ---- what is told
+
+    def _tell(self, change: Change) -> None:
+        evidence: dict[str, object] = dict(change.evidence)
+        if self.fallback.dry_run:
+            evidence["dry_run"] = True
+        self._begin_telling()
+        self._put(change.at, change.before, change.after, change.trigger, change.reason, change.slice, evidence)
+        self._metrics.transition(change.before, change.after, change.trigger)
+        if not change.slice:
+            self._served = self.fallback.in_force.state
+            self._forget()
+        _log.warning(
+            "%s%s: %s after %s (%s): %s",
+            "dry run, " if self.fallback.dry_run else "",
+            change.slice or "all traffic",
+            change.after,
+            change.before,
+            change.trigger,
+            change.reason,
+        )
+
+    def _put(
+        self,
+        at: float,
+        before: State,
+        after: State,
+        trigger: Trigger,
+        reason: str,
+        name: str = "",
+        evidence: dict[str, object] | None = None,
+    ) -> None:
+        instance, mode = self._settings.instance, self.fallback.mode
+        self._writer.put_transition(
+            Transition(at, instance, mode.value, before.value, after.value, reason, name, trigger.value, evidence)
+        )
+
+    def state(self) -> FallbackState:
+        fallback, cap = self.fallback, self._steering.cap
+        decision, whole = fallback.in_force, fallback.whole
+        by_itself = fallback.mode is Mode.AUTO and whole.trigger is not Trigger.OPERATOR
+        reason = decision.reason
+        if cap is not None:
+            reason += (
+                f" (the engine's cap is {cap}: {'nothing is' if not cap else f'at most {cap} tokens are'} drafted)"
+            )
+        return FallbackState(
+            mode=decision.mode.value,
+            state=decision.state.value,
+            since=_utc(decision.at),
+            reason=reason,
+            trigger=decision.trigger.value,
+            evidence=whole.evidence if by_itself else None,
+            can_fall_back=fallback.can_fall_back,
+            effective=fallback.effective,
+            dry_run=fallback.dry_run,
+            until=None if whole.until is None or not by_itself else _utc(whole.until),
+            slices=[self._slice(each) for each in fallback.open_slices],
+        )
+
+    def _slice(self, circuit: Circuit) -> SliceState:
+        state, reason = circuit.state, circuit.reason
+        if self.fallback.dry_run:
+            reason = f"dry run; would be {state}: {reason}"
+            state = State.SPECULATIVE
+        elif not self.fallback.can_fall_back:
+            state = State.SPECULATIVE
+        elif self.fallback.effective is False:
+            state, reason = State.INEFFECTIVE, f"{reason} ({DRAFTED})"
+        return SliceState(
+            slice=circuit.name,
+            state=state.value,
+            since=_utc(circuit.since),
+            reason=reason,
+            trigger=circuit.trigger.value,
+            evidence=circuit.evidence,
+            until=None if circuit.until is None else _utc(circuit.until),
+        )
+
+    # ---- an operator's orders, and what was before
+
+    def set_mode(self, mode: str, reason: str) -> None:
+        """An operator's order. Raises CannotFallBack."""
+        self._begin_telling()
+        before = self.fallback.in_force
+        decision = self.fallback.set_mode(Mode(mode), reason or "ordered by an operator", time.time())
+        self._put(decision.at, before.state, decision.state, Trigger.OPERATOR, decision.reason)
+        self._served = decision.state
+        if before.state is not decision.state:
+            self._metrics.transition(before.state, decision.state, Trigger.OPERATOR)
+        _log.warning("mode %s, serving %s: %s", decision.mode, decision.state, decision.reason)
+
+    async def restore(self) -> None:
+        """What was ordered and decided holds over a restart, also where the database comes later."""
+        if self._restored:
+            return
+        try:
+            rows = await asyncio.to_thread(self._reader.last_decisions, self._settings.instance)
+        except DatabaseUnavailable:
+            return
+        if not self._restored and rows:
+            self.fallback.restore(*self._known(rows))
+        self._begin_telling()
+
+    def _known(self, rows: Sequence[dict[str, Any]]) -> tuple[Decision, list[Change]]:
+        order, changes = self.fallback.order, []
+        for row in rows:
+            at, state, trigger = row["at"].timestamp(), State(row["to_state"]), Trigger(row["trigger"])
+            evidence = row["evidence"] or {}
+            if trigger is Trigger.OPERATOR:
+                order = Decision(Mode(row["mode"]), state, at, row["reason"])
+            elif bool(evidence.get("dry_run")) is self.fallback.dry_run:
+                before = State(row["from_state"])
+                changes.append(Change(row["slice"], before, state, at, trigger, row["reason"], evidence))
+        if order is self.fallback.order and changes:
+            # Nobody has ordered anything: all of them were decided in mode auto.
+            order = Decision(Mode.AUTO, State.SPECULATIVE, 0.0, order.reason)
+        return order, changes
+
+    def steered(self, what: str) -> None:
+        """The engine took an order."""
+        self._untold.append((time.time(), what))
+        if self._restored:
+            self._begin_telling()
+        _log.warning("%s", what)
+
+    def _begin_telling(self) -> None:
+        """It is known what is in force, which each row tells."""
+        self._restored = True
+        state, untold, self._untold = self.fallback.decision.state, self._untold, []
+        for at, what in untold:
+            self._put(at, state, state, Trigger.ENGINE, what)
+
+
+def rules_of(settings: Settings) -> Rules:
+    return Rules(
+        triggers=frozenset(settings.fallback_triggers),
+        below=settings.fallback_below,
+        above=settings.fallback_above,
+        below_by=settings.fallback_below_by,
+        definition=settings.acceptance_definition,
+        window=settings.fallback_window,
+        min_requests=settings.fallback_min_requests,
+        min_draft_tokens=settings.fallback_min_draft_tokens,
+        dwell_s=settings.fallback_dwell_s,
+        dwell_max_s=settings.fallback_dwell_max_s,
+        probes=settings.fallback_probes,
+        first_byte_limit_s=settings.first_byte_limit_s,
+        similarity_below=settings.similarity_critical,
+    )
+
+
+def _utc(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

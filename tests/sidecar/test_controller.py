@@ -1,0 +1,225 @@
+"""Falling back by itself, seen from outside: what clients get and the engine is told, rows, API, metrics. C07, C08.
+
+The engine is scripted; real servers, a real sidecar, a real database.
+"""
+
+import asyncio
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.proxy import post
+from support.steered_engine import TOKEN, SteeredEngine
+from support.upstream import running
+
+from .test_app import Process, sidecar
+from .test_steering import can_fall_back, come
+
+BODY = b'{"model":"m","temperature":0}'
+GOOD, BAD = [4, 4, 4, 3], [1, 0, 2, 0]
+QUICK = {
+    "SPECWATCH_BASELINE_SHARE": "0",
+    "SPECWATCH_FALLBACK_WINDOW": "20",
+    "SPECWATCH_FALLBACK_MIN_DRAFT_TOKENS": "50",
+    "SPECWATCH_FALLBACK_DWELL_S": "1.5",
+    "SPECWATCH_FALLBACK_PROBES": "5",
+    "SPECWATCH_FALLBACK_PROBE_SHARE": "0.5",
+    "SPECWATCH_COUNTERS_EVERY_S": "0.2",
+    "SPECWATCH_ENGINE_TOKEN": TOKEN,
+}
+
+
+async def ask(made: Process, count: int = 1, body: bytes = BODY, scenario: str = "chat") -> Counter[str]:
+    """So many requests, one after the other; how they were served, by the header of each reply."""
+    arms: Counter[str] = Counter()
+    for _ in range(count):
+        answer = await made.exchange(post(body, extra=f"X-Scenario: {scenario}\r\n".encode()))
+        assert answer.startswith(b"HTTP/1.1 200"), answer
+        (arm,) = (line for line in answer.split(b"\r\n") if line.startswith(b"x-specwatch-arm: "))
+        arms[arm.partition(b": ")[2].decode()] += 1
+    return arms
+
+
+async def state(made: Process) -> dict[str, Any]:
+    return dict((await made.get("/api/v1/fallback")).json())
+
+
+async def reaches(made: Process, wanted: str) -> dict[str, Any]:
+    async def found() -> Any:
+        now = await state(made)
+        return now if now["state"] == wanted else None
+
+    return dict(await come(found))
+
+
+@pytest.mark.parametrize("actuator", ["opt_out", "upstream", "cap"])
+async def test_it_falls_back_probes_and_returns(tmp_path: Path, actuator: str) -> None:
+    engine, plain = SteeredEngine(), SteeredEngine()
+    plain.cap, plain.counting.speculates = 0, False
+    environment = QUICK | {"SPECWATCH_FALLBACK_ACTUATOR": actuator}
+    async with running(engine.handler) as server, running(plain.handler) as other:
+        flags = ("--fallback-upstream", other.url) if actuator == "upstream" else ()
+        async with sidecar(tmp_path, server.url, *flags, **environment) as made:
+            await come(lambda: can_fall_back(made))
+            engine.accepts = GOOD
+            assert await ask(made, 20) == {"speculative": 20}
+            engine.accepts = BAD
+            served = await ask(made, 30)
+            assert served["autoregressive"] > 0
+            found = await state(made)
+            assert (found["mode"], found["state"], found["trigger"]) == ("auto", "autoregressive", "acceptance")
+            assert found["evidence"]["p"] < 0.65
+            assert found["evidence"]["k"] == 4
+            assert f"p {found['evidence']['p']:.3f} over the last" in found["reason"]
+            if actuator == "cap":
+                await come(lambda: nothing(engine.cap == 0))
+            # Bad probes do not bring it back, and the next dwell is longer.
+            await reaches(made, "probing")
+            await ask(made, 30)
+            found = await state(made)
+            assert (found["state"], found["evidence"]["dwell_s"]) == ("autoregressive", 3.0)
+            engine.accepts = GOOD
+            await reaches(made, "probing")
+            served = await ask(made, 60)
+            assert 5 <= served["probe"] < 40
+            await reaches(made, "speculative")
+            assert await ask(made, 5) == {"speculative": 5}
+            if actuator == "cap":
+                await come(lambda: nothing(engine.cap is None))
+
+            async def told() -> Any:
+                history = (await state(made))["history"][::-1]
+                rows = [each for each in history if each["trigger"] != "engine"]
+                return (
+                    [(each["from_state"], each["to_state"], each["trigger"]) for each in rows]
+                    if len(rows) > 4
+                    else None
+                )
+
+            assert await come(told) == [
+                ("speculative", "autoregressive", "acceptance"),
+                ("autoregressive", "probing", "dwell"),
+                ("probing", "autoregressive", "probes"),
+                ("autoregressive", "probing", "dwell"),
+                ("probing", "speculative", "probes"),
+            ]
+            metrics = (await made.get("/metrics")).text
+            counted = (
+                'specwatch_fallback_transitions_total{from="speculative",reason="acceptance",to="autoregressive"} 1.0'
+            )
+            assert counted in metrics
+            said = await made.stop()
+            assert "all traffic: autoregressive after speculative (acceptance): p 0." in said
+    if actuator != "upstream":
+        plain_bodies = [json.loads(body) for body in engine.bodies if b"vllm_xargs" in body]
+        assert all(body["vllm_xargs"] == {"speculative": False} for body in plain_bodies)
+
+
+async def nothing(value: bool) -> bool:
+    return value
+
+
+async def test_one_slice_alone_and_over_a_restart(tmp_path: Path) -> None:
+    engine = SteeredEngine()
+    environment = QUICK | {
+        "SPECWATCH_FALLBACK_SLICES": '["scenario","temperature"]',
+        "SPECWATCH_FALLBACK_DWELL_S": "60",
+        "SPECWATCH_FALLBACK_WINDOW": "40",
+    }
+    hot = b'{"model":"m","temperature":1.3}'
+    async with running(engine.handler) as server:
+        async with sidecar(tmp_path, server.url, **environment) as made:
+            await come(lambda: can_fall_back(made))
+            engine.accepts = GOOD
+            await ask(made, 30)
+            engine.accepts = BAD
+            await ask(made, 12, hot)
+            await asyncio.sleep(0.05)
+            found = await state(made)
+            assert (found["state"], [each["slice"] for each in found["slices"]]) == ("speculative", ["temperature=>1"])
+            assert found["slices"][0]["state"] == "autoregressive"
+            engine.accepts = GOOD
+            assert await ask(made, 5, hot) == {"autoregressive": 5}
+            assert await ask(made, 5) == {"speculative": 5}
+            assert await ask(made, 5, scenario="other") == {"speculative": 5}
+            await made.stop()
+        async with sidecar(tmp_path, server.url, **environment) as made:
+            await come(lambda: can_fall_back(made))
+            assert [each["slice"] for each in (await state(made))["slices"]] == ["temperature=>1"]
+            assert await ask(made, 3, hot) == {"autoregressive": 3}
+            assert await ask(made, 3) == {"speculative": 3}
+            # An operator's order wins over it, and ends it.
+            assert (await made.put({"mode": "speculative", "reason": "we look at it"})).status_code == 200
+            assert await ask(made, 3, hot) == {"speculative": 3}
+            assert (await made.put({"mode": "auto", "reason": "seen"})).status_code == 200
+            assert (await state(made))["slices"] == []
+
+
+async def test_c08_an_upstream_that_drafts_all_the_same_is_ineffective(tmp_path: Path) -> None:
+    """The plain upstream raises draft counters: the fallback to it is no fallback."""
+    engine, other = SteeredEngine(), SteeredEngine()
+    async with running(engine.handler) as server, running(other.handler) as second:
+        async with sidecar(tmp_path, server.url, "--fallback-upstream", second.url, **QUICK) as made:
+            await made.put({"mode": "autoregressive", "reason": "drill"})
+            served = asyncio.create_task(keep_asking(made))  # noqa: TID251
+            found = await reaches(made, "ineffective")
+            served.cancel()
+            assert found["effective"] is False
+            assert found["reason"] == "drill (the engine drafts tokens all the same)"
+            assert 'specwatch_fallback_state{state="ineffective"} 1.0' in (await made.get("/metrics")).text
+
+            async def row() -> Any:
+                newest = (await state(made))["history"][0]
+                return newest if newest["trigger"] == "effect" else None
+
+            newest = await come(row)
+            assert (newest["from_state"], newest["to_state"]) == ("autoregressive", "ineffective")
+            await made.stop()
+
+
+async def keep_asking(made: Process) -> None:
+    while True:
+        await made.exchange(post(BODY))
+        await asyncio.sleep(0.05)
+
+
+async def test_engine_errors_send_requests_to_the_other_upstream(tmp_path: Path) -> None:
+    engine, other = SteeredEngine(), SteeredEngine()
+    other.cap, other.counting.speculates = 0, False
+    async with running(engine.handler) as server, running(other.handler) as second:
+        async with sidecar(tmp_path, server.url, "--fallback-upstream", second.url, **QUICK) as made:
+            engine.broken = True
+            answers = []
+            for _ in range(8):
+                answers.append(await made.exchange(post(BODY)))
+                await asyncio.sleep(0.05)  # a record comes some milliseconds after its reply
+            # A request that the engine may have begun is never sent twice: five clients saw its error.
+            assert [answer.startswith(b"HTTP/1.1 500") for answer in answers] == [True] * 5 + [False] * 3
+            found = await state(made)
+            assert (found["state"], found["trigger"]) == ("autoregressive", "engine_errors")
+            engine.broken, engine.accepts = False, GOOD
+            await reaches(made, "probing")
+            await ask(made, 30)
+            await reaches(made, "speculative")
+
+
+async def test_a_dry_run_changes_nothing_for_clients(tmp_path: Path) -> None:
+    engine = SteeredEngine()
+    engine.accepts = BAD
+    async with running(engine.handler) as server:
+        async with sidecar(tmp_path, server.url, SPECWATCH_FALLBACK_DRY_RUN="true", **QUICK) as made:
+            await come(lambda: can_fall_back(made))
+            assert await ask(made, 30) == {"speculative": 30}
+            found = await state(made)
+            assert (found["state"], found["dry_run"]) == ("speculative", True)
+            assert found["reason"].startswith("dry run; would be autoregressive: p 0.")
+            assert not any(b"vllm_xargs" in body for body in engine.bodies)
+
+            async def row() -> Any:
+                history = (await state(made))["history"]
+                return history[-1] if history else None
+
+            row_told = await come(row)
+            assert (row_told["to_state"], row_told["evidence"]["dry_run"]) == ("autoregressive", True)
