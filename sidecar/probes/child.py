@@ -30,10 +30,9 @@ class Child:
     from several threads.
     """
 
-    def __init__(self, module: str, *arguments: str, patience_s: float, lowered: int = 0) -> None:
-        """An answer may take `patience_s`; `lowered` is added to the niceness of the process (0..19)."""
+    def __init__(self, module: str, *arguments: str, patience_s: float) -> None:
+        """An answer may take `patience_s`, after which the process is ended."""
         self._command = (sys.executable, "-P", "-m", module, *arguments)
-        self._lowered = lowered
         self._patience_s = patience_s
         self._asking = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -58,13 +57,9 @@ class Child:
 
     def _start(self) -> socket.socket:
         ours, theirs = socket.socketpair()
-        # By a command, as code between fork and exec is not safe where there are threads.
-        nice = ("nice", "-n", str(self._lowered)) if self._lowered else ()
         with theirs:
             try:
-                self._process = subprocess.Popen(
-                    [*nice, *self._command], stdin=theirs.fileno(), stdout=subprocess.DEVNULL
-                )
+                self._process = subprocess.Popen(self._command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL)
             except OSError as error:
                 ours.close()
                 raise ChildError(f"cannot be started: {error}") from None
