@@ -7,7 +7,7 @@ a tenth of what the instruments of prometheus_client do, and a scrape makes metr
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, zip_longest
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -20,6 +20,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from .probes.similarity import Kind, Level
 from .record import Acceptance, AcceptanceQuality, Arm, Outcome, Record
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -27,6 +28,8 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 #: Seconds. 0.8 is an edge: it is the latency goal.
 LATENCY_BUCKETS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 120.0)
 TTFT_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6)
+#: 0.75 and 0.82 are edges: they are the limits by default.
+SIMILARITY_BUCKETS = (0.0, 0.25, 0.5, 0.6, 0.7, 0.75, 0.82, 0.9, 0.95, 0.99, 1.0)
 TPOT_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.4, 0.8)
 
 #: Positions that get a label of their own; a longer draft counts its later ones as `more`.
@@ -72,6 +75,14 @@ class Live:
     aligned: bool | None = None
     same_text_other_id: int | None = None
     opt_out_ineffective: int = 0
+    #: Pairs of texts that were sampled and not compared, by why.
+    similarity_dropped: Mapping[str, int] = field(default_factory=dict)
+    #: Replies that look broken, by what is seen.
+    output_flags: Mapping[str, int] = field(default_factory=dict)
+    #: By upstream: draft tokens in records / in its own counters, where that is known; and what these went through.
+    coverage: Mapping[str, float] = field(default_factory=dict)
+    counter_resets: Mapping[str, int] = field(default_factory=dict)
+    counter_disagreements: Mapping[str, int] = field(default_factory=dict)
 
 
 class Metrics:
@@ -96,6 +107,8 @@ class Metrics:
         self._speculation = {name: _Speculation() for name in upstreams}
         self._unknown = {AcceptanceQuality.UNKNOWN: 0, AcceptanceQuality.INCONSISTENT: 0}
         self._transitions: defaultdict[tuple[str, ...], int] = defaultdict(int)
+        self._similarity: dict[str, _Distribution] = {kind: _Distribution(SIMILARITY_BUCKETS) for kind in Kind}
+        self._pairs: dict[tuple[str, ...], int] = {(kind, level): 0 for kind in Kind for level in Level}
         registry.register(_Collector(self._collect))
         registry.register(_Collector(lambda: _live_families(live())))
 
@@ -117,6 +130,12 @@ class Metrics:
             self._speculation[record.upstream].add(figures)
         elif outcome is Outcome.OK and arm in (Arm.SPECULATIVE, Arm.PROBE):
             self._unknown[figures.quality] += 1
+
+    def compared(self, kind: str, level: str, score: float | None) -> None:
+        """Count a pair of texts."""
+        self._pairs[kind, level] += 1
+        if score is not None:
+            self._similarity[kind].add(score)
 
     def transition(self, before: str, after: str, reason: str) -> None:
         """Count a change of state; `reason` is of a fixed set, as `manual`."""
@@ -180,6 +199,13 @@ class Metrics:
             ("from", "to", "reason"),
             self._transitions,
         )
+        yield _histogram(
+            "specwatch_similarity",
+            "Cosine of the embeddings of two texts: draft and final one, or replies with and without speculation.",
+            "kind",
+            self._similarity,
+        )
+        yield _counter("specwatch_similarity_pairs", "Pairs of texts sampled.", ("kind", "level"), self._pairs)
         yield _histogram(
             "specwatch_accepted_length_tokens",
             "Draft tokens accepted per verify step.",
@@ -314,6 +340,19 @@ def _live_families(live: Live) -> Iterator[Metric]:
         "Requests that were drafted for though they were to be served without speculation.",
         value=live.opt_out_ineffective,
     )
+    yield _counter(
+        "specwatch_similarity_dropped",
+        "Sampled pairs of texts that were not compared.",
+        ("reason",),
+        {(reason,): count for reason, count in live.similarity_dropped.items()},
+    )
+    yield _counter(
+        "specwatch_output_flags",
+        "Replies that look broken, by what is seen.",
+        ("flag",),
+        {(flag,): count for flag, count in live.output_flags.items()},
+    )
+    yield from _counter_families(live)
     yield from _feed_families(live.feed)
     if live.aligned is not None:
         yield GaugeMetricFamily(
@@ -327,6 +366,29 @@ def _live_families(live: Live) -> Iterator[Metric]:
             "Rejected draft tokens that were the target's own by another id.",
             value=live.same_text_other_id,
         )
+
+
+def _counter_families(live: Live) -> Iterator[Metric]:
+    coverage = GaugeMetricFamily(
+        "specwatch_coverage_ratio",
+        "Draft tokens in records / in the upstream's own counters, of the last 15 minutes.",
+        labels=("upstream",),
+    )
+    for name, ratio in live.coverage.items():
+        coverage.add_metric((name,), ratio)
+    yield coverage
+    yield _counter(
+        "specwatch_engine_counter_resets",
+        "Times that an upstream's own counters began anew, as where an engine was restarted.",
+        ("upstream",),
+        {(name,): count for name, count in live.counter_resets.items()},
+    )
+    yield _counter(
+        "specwatch_engine_counter_disagreements",
+        "Times that what an upstream's own counters grew by could not be true.",
+        ("upstream",),
+        {(name,): count for name, count in live.counter_disagreements.items()},
+    )
 
 
 def _feed_families(feed: FeedCounts) -> Iterator[Metric]:

@@ -60,6 +60,12 @@ class ApiDeps:
     alignment: Callable[[], Mapping[str, Any]] | None = None
     #: `Draft`s of the newest requests, at most so many; called on a worker thread. None where none are kept.
     drafts: Callable[[int], Sequence[Mapping[str, Any]]] | None = None
+    #: `SimilarityState`, called on the event loop.
+    similarity: Callable[[], Mapping[str, Any]]
+    #: `Quality`, called on the event loop.
+    quality: Callable[[], Mapping[str, Any]]
+    #: `EngineCounters` of every upstream, called on the event loop.
+    counters: Callable[[], Sequence[Mapping[str, Any]]] = tuple
     #: Bearer token; None leaves the port open, for loopback only.
     admin_token: str | None = None
     now: Callable[[], float] = time.time

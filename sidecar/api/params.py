@@ -86,6 +86,11 @@ class SummaryParams(BaseModel):
     window: Duration = 3600
 
 
+class StepParams(SummaryParams):
+    #: Left out, the answer is not split by time.
+    step: Duration | None = None
+
+
 class SeriesParams(FilterParams):
     window: Duration = 3600
     #: Left out, the answer is not split by time.
@@ -105,6 +110,7 @@ class DraftsParams(BaseModel):
 
 
 SummaryQuery = Annotated[SummaryParams, Query()]
+StepQuery = Annotated[StepParams, Query()]
 SeriesQuery = Annotated[SeriesParams, Query()]
 PageQuery = Annotated[PageParams, Query()]
 DraftsQuery = Annotated[DraftsParams, Query()]

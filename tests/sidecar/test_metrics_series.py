@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from support.records import figures, record, records
 
-from sidecar.metrics import LATENCY_BUCKETS, POSITIONS, TPOT_BUCKETS, TTFT_BUCKETS, Live, Metrics
+from sidecar.metrics import (
+    LATENCY_BUCKETS,
+    POSITIONS,
+    SIMILARITY_BUCKETS,
+    TPOT_BUCKETS,
+    TTFT_BUCKETS,
+    Live,
+    Metrics,
+)
+from sidecar.probes.similarity import Kind, Level
 from sidecar.record import AcceptanceQuality, Arm, Outcome, Record
 
 UPSTREAMS = ("speculative", "autoregressive")
@@ -56,15 +65,25 @@ INSTRUMENTS = (
         ("from", "to", "reason"),
         None,
     ),
+    (
+        "specwatch_similarity",
+        "Cosine of the embeddings of two texts: draft and final one, or replies with and without speculation.",
+        ("kind",),
+        SIMILARITY_BUCKETS,
+    ),
+    ("specwatch_similarity_pairs", "Pairs of texts sampled.", ("kind", "level"), None),
     ("specwatch_accepted_length_tokens", "Draft tokens accepted per verify step.", ("upstream",), range(POSITIONS + 1)),
 )
+
+
+COMPARED = (("draft", "ok", 1.0), ("draft", "critical", 0.74), ("replay", "unknown", None))
 
 
 def by_instruments(items: Iterable[Record]) -> str:
     """What `/metrics` must say before its live figures."""
     prometheus_client.disable_created_metrics()
     registry = CollectorRegistry()
-    (requests, drafted, truncations, latency, ttft, tpot, unknown, transitions, lengths) = (
+    (requests, drafted, truncations, latency, ttft, tpot, unknown, transitions, scores, pairs, lengths) = (
         Counter(name, words, labels, registry=registry)
         if buckets is None
         else Histogram(name, words, labels, buckets=buckets, registry=registry)
@@ -77,6 +96,10 @@ def by_instruments(items: Iterable[Record]) -> str:
             histogram.labels(arm)
     for quality in (AcceptanceQuality.UNKNOWN, AcceptanceQuality.INCONSISTENT):
         unknown.labels(quality)
+    for kind in Kind:
+        scores.labels(kind)
+        for level in Level:
+            pairs.labels(kind, level)
     for upstream in UPSTREAMS:
         drafted.labels(upstream)
         lengths.labels(upstream)
@@ -98,6 +121,10 @@ def by_instruments(items: Iterable[Record]) -> str:
         elif ok and item.arm in (Arm.SPECULATIVE, Arm.PROBE):
             unknown.labels(known.quality).inc()
     transitions.labels("speculative", "autoregressive", "manual").inc()
+    for kind, level, score in COMPARED:
+        pairs.labels(kind, level).inc()
+        if score is not None:
+            scores.labels(kind).observe(score)
     return generate_latest(registry).decode()
 
 
@@ -115,6 +142,8 @@ def test_all_series_are_those_of_the_instruments(items: list[Record], times: int
     for item in items:
         metrics.observe(item)
     metrics.transition("speculative", "autoregressive", "manual")
+    for pair in COMPARED:
+        metrics.compared(*pair)
     text, _, live = metrics.render().decode().partition("# HELP specwatch_relay_requests_total ")
     assert text == by_instruments((times + 1) * items)
     assert live
