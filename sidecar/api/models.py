@@ -25,8 +25,18 @@ class AcceptanceFigures(Model):
     accepted_tokens: int
     #: Pooled acceptance rate p: accepted / drafted tokens. Null when nothing was drafted.
     p: float | None
+    #: 95 % interval of p, which knows that tokens of one request resemble each other; null below two requests.
+    p_low: float | None
+    p_high: float | None
     #: 1 + accepted tokens / verify steps.
     mean_acceptance_length: float | None
+    #: k, which pooled p depends on; null where the requests had different ones.
+    num_speculative_tokens: int | None
+
+
+class AllAcceptance(AcceptanceFigures):
+    #: Accepted / judged tokens: those that were accepted, and the first rejected one of each step. Comparable across k.
+    p_per_token: float | None
 
 
 class LatencyFigures(Model):
@@ -41,13 +51,34 @@ class LatencyFigures(Model):
     tpot_p50_ms: float | None
 
 
+#: Served by an engine that never speculates, or by the speculative one without drafts. They are never mixed.
+Baseline = Literal["true_ar", "spec_disabled"]
+
+
+class LatencyComparison(Model):
+    concurrency: str
+    #: Requests.
+    speculative: int
+    baseline: int
+    #: Null, as is the ratio, unless both sides have 50 requests.
+    speculative_p95_ms: float | None
+    baseline_p95_ms: float | None
+    ratio: float | None
+    reason: str | None
+
+
 class Latency(Model):
     speculative: LatencyFigures
-    #: Baseline and fallback requests served without speculation.
+    #: Baseline and fallback requests served without speculation, of the kind `baseline`.
     autoregressive: LatencyFigures
-    #: p95 speculative / p95 baseline; null unless both sides have 50 requests.
+    baseline: Baseline | None
+    #: p95 speculative / p95 baseline at like concurrency: where most requests speculated, of those with 50 on each side.
     ratio: float | None
+    ratio_concurrency: str | None
     ratio_reason: str | None
+    by_concurrency: list[LatencyComparison]
+    #: Share of the requests that were served without speculation to compare with.
+    baseline_share: float | None
 
 
 class Traffic(Model):
@@ -67,6 +98,31 @@ class Truncation(Model):
     first_position_share: float | None
 
 
+class EngineCounters(Model):
+    """What an upstream counts by itself, beside the rows of the same time, which is 15 minutes at most."""
+
+    upstream: str
+    #: Its counters know no requests: figures are of all that it served, whoever asked.
+    scope: Literal["server"]
+    #: Null while there are no figures, for `reason`.
+    span_s: float | None
+    #: Engine cores that were added up.
+    engines: int
+    draft_tokens: int | None
+    accepted_tokens: int | None
+    p: float | None
+    mean_acceptance_length: float | None
+    #: Those of the rows with acceptance figures.
+    rows_draft_tokens: int | None
+    rows_accepted_tokens: int | None
+    #: Draft tokens in rows / counted.
+    coverage: float | None
+    #: Times that its counters began anew, since the start.
+    resets: int
+    #: Why there are no figures, or no coverage, or what is wrong with them.
+    reason: str | None
+
+
 class Coverage(Model):
     """How much of the engine's own drafting the rows account for."""
 
@@ -74,6 +130,8 @@ class Coverage(Model):
     requests: float | None
     #: Reasons of the rows without figures, with counts.
     missing: dict[str, int]
+    #: Beside the engines' own counters, by upstream; empty where these are not read.
+    engines: list[EngineCounters]
 
 
 class Slo(Model):
@@ -88,8 +146,31 @@ class FallbackState(Model):
     state: State
     since: datetime
     reason: str
+    #: What brought it about, as in `Transition`.
+    trigger: str
+    #: The figures it was decided on; null for an operator's order.
+    evidence: dict[str, Any] | None
     #: False while there is neither an autoregressive upstream nor an engine with the plugin: nothing can be switched.
     can_fall_back: bool
+    #: Whether requests that are to go without speculation are seen to; null where nothing tells.
+    effective: bool | None
+    #: Whether decisions are only recorded.
+    dry_run: bool
+    #: When probing begins at the earliest; null where nothing has fallen back by itself.
+    until: datetime | None
+    #: Slices with a decision of their own.
+    slices: list["SliceState"]
+
+
+class SliceState(Model):
+    #: As `scenario=billing`.
+    slice: str
+    state: State
+    since: datetime
+    reason: str
+    trigger: str
+    evidence: dict[str, Any]
+    until: datetime | None
 
 
 class Versions(Model):
@@ -118,6 +199,80 @@ class MovedToken(Model):
     last_seen: datetime
 
 
+class StaticCheckSummary(Model):
+    """Whether draft and target know the tokens by the same ids, by the files of both."""
+
+    #: unknown: the files cannot be read, or do not decide it.
+    verdict: Literal["aligned", "misaligned", "unknown"]
+    #: From high on, drafts are rejected that were right; null where there is no report.
+    severity: Literal["none", "warning", "high", "critical"] | None
+    #: What was found, the worst first; or why there is no report.
+    sentences: list[str]
+    #: Of the draft positions that the target judged, those where the draft was rejected and the target put a token
+    #: that has another id in the draft.
+    share_at_moved: float | None
+    #: Verify steps in which the target emitted ids beyond those of its tokenizer.
+    unknown_ids: int | None
+
+
+class TokenGroup(Model):
+    """How many tokens each has, how many both, and how many of those by one id."""
+
+    target: int
+    draft: int
+    shared: int
+    same_id: int
+
+
+class OtherId(Model):
+    text: str
+    target_id: int
+    draft_id: int
+    special: bool
+
+
+class Finding(Model):
+    severity: Literal["none", "warning", "high", "critical"]
+    sentence: str
+
+
+class TokenizerReport(Model):
+    """What `specwatch tokenizers --json` prints; fields as of `sidecar.probes.tokenizer_check.report`."""
+
+    verdict: Literal["aligned", "misaligned", "unknown"]
+    severity: Literal["none", "warning", "high", "critical"]
+    findings: list[Finding]
+    ordinary: TokenGroup
+    special: TokenGroup
+    moved_tokens: int
+    #: At most 100, special ones first.
+    moved: list[OtherId]
+    #: Draft id - target id, and how many tokens; the five most frequent.
+    offsets: list[tuple[int, int]]
+    first_difference: int | None
+    #: Share of the target's tokens, and of those of the probe texts, that the draft can propose.
+    coverage: float | None
+    coverage_of_texts: float | None
+    padding_only: bool
+    target_rows: int | None
+    draft_rows: int | None
+    target_holes: int
+    draft_holes: int
+    texts: int
+    texts_alike: int
+
+
+class StaticCheck(StaticCheckSummary):
+    report: TokenizerReport | None
+
+    def short(self) -> StaticCheckSummary:
+        return StaticCheckSummary(**{name: getattr(self, name) for name in StaticCheckSummary.model_fields})
+
+
+#: Where no engine tells its drafts.
+_NO_DRAFTS = "no engine tells its drafts: engine_events is not set"
+
+
 class AlignmentSummary(Model):
     state: Literal["aligned", "misaligned", "unknown"]
     reason: str
@@ -126,6 +281,7 @@ class AlignmentSummary(Model):
     #: How many tokens have another id, and the most frequent five.
     moved_tokens: int
     moved: list[MovedToken]
+    static: StaticCheckSummary
 
 
 class Alignment(AlignmentSummary):
@@ -140,16 +296,17 @@ class Alignment(AlignmentSummary):
     rejections: int
     #: Most frequent first, at most 100.
     moved: list[MovedToken]
+    static: StaticCheck
 
     def short(self) -> AlignmentSummary:
         names = AlignmentSummary.model_fields
-        return AlignmentSummary(**{name: getattr(self, name) for name in names} | {"moved": self.moved[:5]})
+        shorter = {"moved": self.moved[:5], "static": self.static.short()}
+        return AlignmentSummary(**{name: getattr(self, name) for name in names} | shorter)
 
 
-#: Where no engine tells its drafts.
 NO_ALIGNMENT = Alignment(
     state="unknown",
-    reason="no engine tells its drafts: engine_events is not set",
+    reason=_NO_DRAFTS,
     same_text_other_id=None,
     moved_tokens=0,
     moved=[],
@@ -159,7 +316,75 @@ NO_ALIGNMENT = Alignment(
     requests=0,
     positions=0,
     rejections=0,
+    static=StaticCheck(
+        verdict="unknown", severity=None, sentences=[_NO_DRAFTS], share_at_moved=None, unknown_ids=None, report=None
+    ),
 )
+
+
+class SimilarityFigures(Model):
+    """Cosines of the embeddings of two texts, -1..1."""
+
+    #: Pairs that have a score.
+    pairs: int
+    mean: float | None
+    #: The tenth percentile by nearest rank.
+    p10: float | None
+    #: Pairs below similarity_warning, but for those below similarity_critical.
+    warning: int
+    critical: int
+
+
+class SimilarityState(Model):
+    """The last 100 pairs of each kind."""
+
+    #: What embeds the texts; null where nothing does.
+    model: str | None
+    #: Why nothing is compared; null where it is.
+    reason: str | None
+    #: What the draft would have said, and what was said.
+    draft: SimilarityFigures
+    #: Replies to replayed requests, with and without speculation.
+    replay: SimilarityFigures
+    #: Share of these that were equal to the letter.
+    replay_equal: float | None
+    #: Sampled pairs that were not compared, since the start: beyond the budget, or while too many waited.
+    dropped: int
+
+
+class QualityFlag(Model):
+    #: repetition: the reply ends in a loop, or says little else than before; garble: its tokens hardly ever repeat,
+    #: which text does; p_near_one: the draft is hardly ever wrong, which is no sign of health by itself.
+    flag: Literal["repetition", "garble", "p_near_one"]
+    #: Replies since the start.
+    total: int
+    #: Of the last 100 replies; null before the first.
+    share: float | None
+
+
+class QualitySummary(Model):
+    """Replies that look broken. Only an engine that tells its tokens lets it be seen."""
+
+    #: Replies looked at since the start.
+    requests: int
+    flags: list[QualityFlag]
+
+
+class FlaggedReply(Model):
+    at: datetime
+    #: The id in the reply.
+    request_id: str
+    flag: str
+    #: What was seen, in words; none of the reply's own.
+    evidence: str
+
+
+class Quality(QualitySummary):
+    #: Newest first, at most 50.
+    recent: list[FlaggedReply]
+
+    def short(self) -> QualitySummary:
+        return QualitySummary(requests=self.requests, flags=self.flags)
 
 
 class DraftPosition(Model):
@@ -208,15 +433,17 @@ class Summary(Model):
     instance: str
     fallback: FallbackState
     #: The last 100 requests that speculated, however long ago.
-    last_100: AcceptanceFigures
+    last_100: AllAcceptance
     #: The time window.
-    acceptance: AcceptanceFigures
+    acceptance: AllAcceptance
     truncation: Truncation
     latency: Latency
     slo: Slo
     traffic: Traffic
     coverage: Coverage
     alignment: AlignmentSummary
+    similarity: SimilarityState
+    quality: QualitySummary
     versions: Versions
     #: Whether the database took the latest rows; the proxy serves either way.
     database: Literal["ok", "unavailable"]
@@ -270,7 +497,25 @@ class LatencySeries(Model):
     window_s: int
     step_s: int | None
     by: str | None
+    #: What `autoregressive` is in all points.
+    baseline: Baseline | None
     points: list[LatencyPoint]
+
+
+class SimilarityPoint(SimilarityFigures):
+    #: Start of the step (UTC); null when the answer is not split by time.
+    at: datetime | None
+    kind: Literal["draft", "replay"]
+    #: Pairs without a score.
+    unknown: int
+
+
+class SimilaritySeries(Model):
+    window_s: int
+    step_s: int | None
+    #: Of this sidecar.
+    last_100: SimilarityState
+    points: list[SimilarityPoint]
 
 
 class RequestRow(Model):

@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -64,8 +64,8 @@ class Counted(msgspec.Struct, gc=False):
     #: k, where it is the same throughout.
     num_speculative_tokens: int | None = None
     #: Of a single request.
-    rejected_at: tuple[int, ...] | None = None
-    reached: tuple[int, ...] | None = None
+    rejected_at: Sequence[int] | None = None
+    reached: Sequence[int] | None = None
 
     def put(self, row: "Counted") -> None:
         self.requests += row.requests
@@ -129,14 +129,26 @@ def counted(record: Record) -> Counted | None:
     Those are no evidence either way: unknown is not zero.
     """
     figures = record.acceptance
-    steps, d, a = figures.verify_steps, figures.draft_tokens, figures.accepted_tokens
+    steps, drafted, accepted = figures.verify_steps, figures.draft_tokens, figures.accepted_tokens
     if record.outcome not in (Outcome.OK, Outcome.TRUNCATED):
         return None
-    if figures.quality is not AcceptanceQuality.OK or not steps or not d or a is None:
+    if figures.quality is not AcceptanceQuality.OK or not steps or not drafted or accepted is None:
         return None
-    cut, k = figures.rejected_at, figures.num_speculative_tokens
-    truncated, untold = (0, 1) if cut is None else (sum(cut), 0)
-    return Counted(1, steps, d, a, truncated, untold, a * a, a * d, d * d, k, cut, figures.reached)
+    return one(steps, drafted, accepted, figures.num_speculative_tokens, figures.rejected_at, figures.reached)
+
+
+def one(
+    steps: int,
+    drafted: int,
+    accepted: int,
+    k: int | None,
+    rejected_at: Sequence[int] | None = None,
+    reached: Sequence[int] | None = None,
+) -> Counted:
+    """A single request."""
+    truncated, untold = (0, 1) if rejected_at is None else (sum(rejected_at), 0)
+    aa, ad, dd = accepted * accepted, accepted * drafted, drafted * drafted
+    return Counted(1, steps, drafted, accepted, truncated, untold, aa, ad, dd, k, rejected_at, reached)
 
 
 class CountWindow:

@@ -3,8 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-#: Requests that each side of a latency ratio needs.
-MIN_FOR_RATIO = 50
+from msgspec.structs import asdict
+from sqlalchemy import RowMapping
+
+from sidecar.probes.acceptance import Counted, Figures
+from sidecar.probes.latency import MIN_FOR_RATIO, Comparison, comparison, headline
+
 LATENCY_FIGURES = ("p50_ms", "p95_ms", "p99_ms", "ttft_p50_ms", "ttft_p95_ms", "tpot_p50_ms")
 
 
@@ -12,19 +16,35 @@ def ratio(part: float | None, whole: float | None) -> float | None:
     return part / whole if part is not None and whole else None
 
 
-def acceptance(
-    requests: int | None, verify_steps: int | None, draft_tokens: int | None, accepted_tokens: int | None
-) -> dict[str, Any]:
-    """Pooled acceptance rate p = accepted / drafted; mean acceptance length = 1 + accepted / verify steps."""
-    steps, drafted, accepted = int(verify_steps or 0), int(draft_tokens or 0), int(accepted_tokens or 0)
+def acceptance(found: Figures) -> dict[str, Any]:
+    """`AcceptanceFigures`."""
     return {
-        "requests": int(requests or 0),
-        "verify_steps": steps,
-        "draft_tokens": drafted,
-        "accepted_tokens": accepted,
-        "p": ratio(accepted, drafted),
-        "mean_acceptance_length": 1 + accepted / steps if steps else None,
+        "requests": found.requests,
+        "verify_steps": found.verify_steps,
+        "draft_tokens": found.draft_tokens,
+        "accepted_tokens": found.accepted_tokens,
+        "p": found.p,
+        "p_low": found.low,
+        "p_high": found.high,
+        "mean_acceptance_length": found.mean_acceptance_length,
+        "num_speculative_tokens": found.num_speculative_tokens,
     }
+
+
+def all_acceptance(found: Figures) -> dict[str, Any]:
+    """`AllAcceptance`."""
+    return {**acceptance(found), "p_per_token": found.p_per_token}
+
+
+def summed(sums: RowMapping, truncated_steps: int = 0, untold: int = 1) -> Figures:
+    """Of the sums that `series.ACCEPTANCE` names; `untold` requests do not tell their truncated steps."""
+    # PostgreSQL adds up in decimals, and where there are no rows sums are null.
+    steps, drafted, accepted, aa, ad, dd = (
+        int(sums[name] or 0) for name in ("verify_steps", "draft_tokens", "accepted_tokens", "aa", "ad", "dd")
+    )
+    one_k = sums["k_told"] == sums["requests"] and sums["k_least"] == sums["k_most"]
+    found = Counted(sums["requests"], steps, drafted, accepted, truncated_steps, untold, aa, ad, dd)
+    return found.figures(sums["k_least"] if one_k else None)
 
 
 def truncation(
@@ -64,14 +84,18 @@ def latency_side(requests: int = 0, values: dict[str, float | None] | None = Non
     return {"requests": requests, **dict.fromkeys(LATENCY_FIGURES), **(values or {})}
 
 
-def latency_ratio(speculative: dict[str, Any], autoregressive: dict[str, Any]) -> dict[str, Any]:
-    """p95 with speculation / p95 without, or None and the reason."""
-    short = [
-        f"{side['requests']} of {MIN_FOR_RATIO} {name} requests"
-        for name, side in (("speculative", speculative), ("autoregressive", autoregressive))
-        if side["requests"] < MIN_FOR_RATIO
-    ]
-    if short:
-        return {"ratio": None, "ratio_reason": "too few to compare: " + ", ".join(short)}
-    value = ratio(speculative["p95_ms"], autoregressive["p95_ms"])
-    return {"ratio": value, "ratio_reason": None if value is not None else "the autoregressive p95 is 0 ms"}
+def latency_ratio(speculative: int, baseline: int, found: Sequence[Comparison]) -> dict[str, Any]:
+    """p95 with speculation / p95 without at the concurrency that has most requests, or None and the reason.
+
+    `speculative` and `baseline` requests are those at any concurrency.
+    """
+    best, reason = headline(found), None
+    if best is None:
+        reason = comparison("", speculative, baseline, None, None).reason
+        reason = reason or f"at no concurrency have both sides {MIN_FOR_RATIO} requests"
+    return {
+        "ratio": best and best.ratio,
+        "ratio_concurrency": best and best.concurrency,
+        "ratio_reason": reason,
+        "by_concurrency": [asdict(each) for each in found],
+    }

@@ -3,6 +3,7 @@
 Ranks are whole numbers here, so that no rounding of q n decides.
 """
 
+from collections import Counter
 from collections.abc import Collection
 from typing import Any
 
@@ -20,58 +21,103 @@ from sqlalchemy import (
     literal,
     select,
 )
-from sqlalchemy.sql.selectable import CTE
+
+from sidecar.probes.latency import AUTOREGRESSIVE, BASELINES, MIN_FOR_RATIO, Comparison, Side, comparison
 
 from . import figures
-from .expressions import r, speculating
+from .expressions import group_name, group_order, r, speculating
 from .series import Conditions, Split
 
 #: Prefix of the figures' names, column and percents.
 _QUANTILES = (("", "latency_ms", (50, 95, 99)), ("ttft_", "ttft_ms", (50, 95)), ("tpot_", "tpot_ms", (50,)))
 _FIGURES = [(f"{prefix}p{q}_ms", column, q) for prefix, column, percents in _QUANTILES for q in percents]
-_SIDES = {1: "speculative", 0: "autoregressive"}
 
-_side = case((speculating, 1), else_=0).label("side")
+#: What the baseline is called in answers, of whichever kind.
+_BASELINE = "autoregressive"
+
+_side = case(
+    (speculating, Side.SPECULATIVE.value), (r.upstream == AUTOREGRESSIVE, Side.TRUE_AR), else_=Side.SPEC_DISABLED
+).label("side")
 
 
 def latency_series(connection: Connection, split: Split, where: Conditions) -> dict[str, Any]:
     where = [*where, r.outcome == "ok"]
-    points = _split(connection, split, where) if split.step_s or split.by else [_whole(connection, where)]
-    return split.series(points)
+    read = _split if split.step_s or split.by else _whole
+    baseline, points = read(connection, split, where)
+    return {**split.series(points), "baseline": baseline}
 
 
-def _whole(connection: Connection, where: Conditions) -> dict[str, Any]:
+def by_concurrency(connection: Connection, where: Conditions, baseline: Side | None) -> list[Comparison]:
+    """p95 of latency with and without speculation, by concurrency; only where both sides have enough requests."""
+    if baseline is None:
+        return []
+    where = [*where, r.outcome == "ok", r.latency_ms.is_not(None), _side.in_((Side.SPECULATIVE, baseline))]
+    bucket = group_name("concurrency", []).label("bucket")
+    counted = select(bucket, _side, func.count()).where(*where).group_by("bucket", "side")
+    sizes = {(row[0], Side(row[1])): row[2] for row in connection.execute(counted)}
+    names = sorted({name for name, _ in sizes}, key=lambda name: group_order("concurrency", name))
+    pairs = [[(name, side) for side in (Side.SPECULATIVE, baseline)] for name in names]
+    rows = select(bucket, _side, r.latency_ms).where(*where).cte("ok_rows").prefix_with("MATERIALIZED")
+    chosen = {
+        key: _at_rank([rows.c.bucket == key[0], rows.c.side == key[1]], rows.c.latency_ms, 95, sizes[key])
+        for pair in pairs
+        if all(sizes.get(key, 0) >= MIN_FOR_RATIO for key in pair)
+        for key in pair
+    }
+    found = _answer(connection, chosen)
+    return [
+        comparison(ours[0], sizes.get(ours, 0), sizes.get(theirs, 0), found.get(ours), found.get(theirs))
+        for ours, theirs in pairs
+    ]
+
+
+def _chosen(sizes: dict[Side, int]) -> Side | None:
+    """The kind of baseline that is answered for, by requests; the true one where it has enough."""
+    best = max(BASELINES, key=lambda kind: min(sizes.get(kind, 0), MIN_FOR_RATIO))
+    return best if sizes.get(best) else None
+
+
+def _whole(connection: Connection, split: Split, where: Conditions) -> tuple[Side | None, list[dict[str, Any]]]:
     """One answer for the window: the rows are read twice, and sorted no further than the ranks asked for."""
     sizes = _sizes(connection, where)
+    baseline = _chosen({side: sizes[side, "latency_ms"] for side in Side})
     rows = select(_side, *(r[column] for _, column, _ in _QUANTILES)).where(*where).cte("ok_rows")
     rows = rows.prefix_with("MATERIALIZED")
-    chosen = {
-        (side, name): _at_rank(rows, side, column, q, sizes[side, column])
-        for side in _SIDES
-        for name, column, q in _FIGURES
-        if sizes[side, column]
-    }
-    found: dict[tuple[int, str], float] = {}
-    if chosen:
-        found = dict(zip(chosen, connection.execute(select(*chosen.values())).one(), strict=True))
+    labels: dict[str, Side | None] = {Side.SPECULATIVE: Side.SPECULATIVE, _BASELINE: baseline}
+    found = _answer(
+        connection,
+        {
+            (label, name): _at_rank([rows.c.side == side], rows.c[column], q, sizes[side, column])
+            for label, side in labels.items()
+            for name, column, q in _FIGURES
+            if side is not None and sizes[side, column]
+        },
+    )
     sides = {
         label: figures.latency_side(
-            sizes[side, "latency_ms"], {name: found.get((side, name)) for name in figures.LATENCY_FIGURES}
+            0 if side is None else sizes[side, "latency_ms"],
+            {name: found.get((label, name)) for name in figures.LATENCY_FIGURES},
         )
-        for side, label in _SIDES.items()
+        for label, side in labels.items()
     }
-    return {"at": None, "group": None, **sides}
+    return baseline, [{"at": None, "group": None, **sides}]
 
 
-def _sizes(connection: Connection, where: Conditions) -> dict[tuple[int, str], int]:
+def _answer(connection: Connection, chosen: dict[Any, ScalarSelect[Any]]) -> dict[Any, float]:
+    if not chosen:
+        return {}
+    return dict(zip(chosen, connection.execute(select(*chosen.values())).one(), strict=True))
+
+
+def _sizes(connection: Connection, where: Conditions) -> dict[tuple[Side, str], int]:
     """How many values each side has of each column."""
     columns = [column for _, column, _ in _QUANTILES]
-    counts = {(side, column): func.count(r[column]).filter(_side == side) for side in _SIDES for column in columns}
+    counts = {(side, column): func.count(r[column]).filter(_side == side) for side in Side for column in columns}
     row = connection.execute(select(*counts.values()).where(*where)).one()
     return dict(zip(counts, row, strict=True))
 
 
-def _split(connection: Connection, split: Split, where: Conditions) -> list[dict[str, Any]]:
+def _split(connection: Connection, split: Split, where: Conditions) -> tuple[Side | None, list[dict[str, Any]]]:
     """Answers for the groups: all rows in the order of groups and values, numbered once through."""
     keys = [*split.keys(connection, where), _side]
     names = [key.name for key in keys]
@@ -82,6 +128,13 @@ def _split(connection: Connection, split: Split, where: Conditions) -> list[dict
         .group_by(*names)
         .order_by(*names)
     ).all()
+    totals: Counter[Side] = Counter()
+    for group in sizes:
+        totals[Side(group.side)] += group.latency_ms
+    baseline = _chosen(totals)
+    labels = {Side.SPECULATIVE: Side.SPECULATIVE.value, baseline: _BASELINE}
+    sizes = [group for group in sizes if group.side in labels]
+    where = [*where, _side.in_([side for side in labels if side is not None])]
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for prefix, column, percents in _QUANTILES:
         places: dict[tuple[int, str], int] = {}
@@ -95,9 +148,10 @@ def _split(connection: Connection, split: Split, where: Conditions) -> list[dict
         for (i, name), place in places.items():
             point = split.point(sizes[i])
             entry = found.setdefault(tuple(point.values()), point)
-            side = entry.setdefault(_SIDES[sizes[i].side], figures.latency_side(sizes[i].latency_ms))
+            side = entry.setdefault(labels[sizes[i].side], figures.latency_side(sizes[i].latency_ms))
             side[name] = values[place]
-    return [{**dict.fromkeys(_SIDES.values(), figures.latency_side()), **point} for point in found.values()]
+    sides = dict.fromkeys((Side.SPECULATIVE.value, _BASELINE), figures.latency_side())
+    return baseline, [{**sides, **point} for point in found.values()]
 
 
 def _at_places(
@@ -122,11 +176,11 @@ def _at_places(
     return {row.place: row.value for row in rows}
 
 
-def _at_rank(rows: CTE, side: int, column: str, q: int, size: int) -> ScalarSelect[Any]:
-    value = rows.c[column]
+def _at_rank(where: Conditions, value: ColumnElement[Any], q: int, size: int) -> ScalarSelect[Any]:
+    """The value at rank ceil(q size / 100) of the `size` ones there are."""
     below = -(-size * q // 100) - 1
     above = size - 1 - below
-    chosen = select(value).where(rows.c.side == side, value.is_not(None)).limit(1)
+    chosen = select(value).where(*where, value.is_not(None)).limit(1)
     if above < below:
         return chosen.order_by(value.desc()).offset(above).scalar_subquery()
     return chosen.order_by(value).offset(below).scalar_subquery()

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, Select, case, cast, func, select
+from sqlalchemy import BigInteger, ColumnElement, Connection, Float, Select, case, cast, func, select
 
 from . import figures
 from .expressions import (
@@ -24,6 +24,20 @@ Conditions = list[ColumnElement[bool]]
 #: Positions beyond this are left out of truncation answers.
 MAX_POSITIONS = 64
 
+
+# In floats: products of the largest counts are no whole numbers of a database.
+_accepted, _drafted = (cast(r[name], Float(53)) for name in ("accepted_tokens", "draft_tokens"))
+#: The sums that acceptance figures are made of.
+ACCEPTANCE: list[ColumnElement[Any]] = [
+    func.count().label("requests"),
+    *(func.sum(r[name]).label(name) for name in ("verify_steps", "draft_tokens", "accepted_tokens")),
+    func.sum(_accepted * _accepted).label("aa"),
+    func.sum(_accepted * _drafted).label("ad"),
+    func.sum(_drafted * _drafted).label("dd"),
+    func.min(r.num_speculative_tokens).label("k_least"),
+    func.max(r.num_speculative_tokens).label("k_most"),
+    func.count(r.num_speculative_tokens).label("k_told"),
+]
 
 #: Of the rows that count in p, those that count in truncation figures.
 listed: Conditions = [r.rejected_at.is_not(None), r.reached.is_not(None)]
@@ -78,15 +92,8 @@ class Split:
 
 def acceptance_series(connection: Connection, split: Split, where: Conditions) -> dict[str, Any]:
     where = [*where, counted]
-    names = ("verify_steps", "draft_tokens", "accepted_tokens")
-    sums = [func.count().label("requests"), *(func.sum(r[name]).label(name) for name in names)]
-    rows = connection.execute(_grouped(split, connection, where, sums))
-    return split.series(
-        [
-            split.point(row) | figures.acceptance(row.requests, row.verify_steps, row.draft_tokens, row.accepted_tokens)
-            for row in rows
-        ]
-    )
+    rows = connection.execute(_grouped(split, connection, where, ACCEPTANCE)).all()
+    return split.series([split.point(row) | figures.acceptance(figures.summed(row._mapping)) for row in rows])
 
 
 def truncation_series(connection: Connection, split: Split, where: Conditions) -> dict[str, Any]:

@@ -5,12 +5,13 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, func, not_, select
 
-from sidecar.record import Outcome
+from sidecar.probes.acceptance import CountWindow, one
+from sidecar.record import Arm, Outcome
 
 from . import figures
 from .expressions import Filters, counted, epoch_minute, r, speculating, utc, window
-from .latency import latency_series
-from .series import Conditions, Split, listed, positions, sum_at
+from .latency import by_concurrency, latency_series
+from .series import ACCEPTANCE, Conditions, Split, listed, positions, sum_at
 
 #: The promise that the SLO ratios are about.
 SLO_MS = 800
@@ -24,18 +25,11 @@ def summary(connection: Connection, window_s: int, now: float) -> dict[str, Any]
     missing: dict[str, int] = {}
     if sums["served"] > sums["covered"]:
         missing = _missing(connection, where)
-    (latency,) = latency_series(connection, Split(window_s), where)["points"]
+    latency = _latency(connection, window_s, where)
     return {
         "last_100": last_100(connection, now),
-        "acceptance": figures.acceptance(
-            sums["counted"], sums["verify_steps"], sums["draft_tokens"], sums["accepted_tokens"]
-        ),
-        "truncation": _truncation(connection, where, sums["positions"]),
-        "latency": {
-            "speculative": latency["speculative"],
-            "autoregressive": latency["autoregressive"],
-            **figures.latency_ratio(latency["speculative"], latency["autoregressive"]),
-        },
+        **_acceptance(connection, where),
+        "latency": {**latency, "baseline_share": figures.ratio(sums["baseline"], sums["requests"])},
         "slo": {
             "latency_under_800ms_ratio": figures.ratio(sums["fast"], sums["timed"]),
             "p95_latency_under_800ms_ratio": _minutes_within_slo(connection, window_s, now),
@@ -53,24 +47,31 @@ def summary(connection: Connection, window_s: int, now: float) -> dict[str, Any]
     }
 
 
+def _latency(connection: Connection, window_s: int, where: Conditions) -> dict[str, Any]:
+    found = latency_series(connection, Split(window_s), where)
+    (sides,) = found["points"]
+    ours, theirs = sides["speculative"], sides["autoregressive"]
+    compared = by_concurrency(connection, where, found["baseline"])
+    return {
+        "speculative": ours,
+        "autoregressive": theirs,
+        "baseline": found["baseline"],
+        **figures.latency_ratio(ours["requests"], theirs["requests"], compared),
+    }
+
+
 def last_100(connection: Connection, now: float) -> dict[str, Any]:
     """Acceptance figures of the last 100 requests that speculated before `now`, however long ago."""
     newest = (
-        select(r.verify_steps, r.draft_tokens, r.accepted_tokens)
+        select(r.verify_steps, r.draft_tokens, r.accepted_tokens, r.num_speculative_tokens, r.rejected_at, r.reached)
         .where(counted, r.started_at < utc(now))
         .order_by(r.started_at.desc())
         .limit(100)
-        .subquery()
     )
-    row = connection.execute(
-        select(
-            func.count(),
-            func.sum(newest.c.verify_steps),
-            func.sum(newest.c.draft_tokens),
-            func.sum(newest.c.accepted_tokens),
-        )
-    ).one()
-    return figures.acceptance(*row)
+    window = CountWindow(100)
+    for row in connection.execute(newest):
+        window.put(one(*row))
+    return figures.all_acceptance(window.figures())
 
 
 def versions(connection: Connection) -> dict[str, Any]:
@@ -87,11 +88,12 @@ _trusted = r.acceptance_quality == "ok"
 
 
 def _sums(connection: Connection, where: Conditions) -> dict[str, int]:
-    """All that two passes over the rows give; without a GROUP BY, for which SQLite would sort them."""
+    """All that one pass over the rows gives; without a GROUP BY, for which SQLite would sort them."""
     timed = and_(_ok, r.latency_ms.is_not(None))
     conditions = {
         **{outcome.value: r.outcome == outcome.value for outcome in Outcome},
         "streaming": r.stream,
+        "baseline": r.arm == Arm.BASELINE.value,
         "served": _served,
         "covered": and_(_served, _trusted),
         "timed": timed,
@@ -102,16 +104,8 @@ def _sums(connection: Connection, where: Conditions) -> dict[str, int]:
         func.count().label("requests"),
         func.sum(r.completion_tokens).label("tokens"),
     )
-    acceptance = select(
-        func.count().label("counted"),
-        *(func.sum(r[name]).label(name) for name in ("verify_steps", "draft_tokens", "accepted_tokens")),
-        positions(connection).filter(*listed).label("positions"),
-    )
-    rows = (
-        connection.execute(traffic.where(*where)).mappings().one(),
-        connection.execute(acceptance.where(*where, counted)).mappings().one(),
-    )
-    return {name: int(value or 0) for row in rows for name, value in row.items()}
+    row = connection.execute(traffic.where(*where)).mappings().one()
+    return {name: int(value or 0) for name, value in row.items()}
 
 
 def _missing(connection: Connection, where: Conditions) -> dict[str, int]:
@@ -126,14 +120,20 @@ def _missing(connection: Connection, where: Conditions) -> dict[str, int]:
     return {row.why: row.requests for row in rows}
 
 
-def _truncation(connection: Connection, where: Conditions, number: int) -> dict[str, Any]:
-    cuts = [sum_at(connection, r.rejected_at, i) for i in range(number)]
-    row = connection.execute(select(func.sum(r.verify_steps), *cuts).where(*where, counted, *listed)).one()
+def _acceptance(connection: Connection, where: Conditions) -> dict[str, Any]:
+    where = [*where, counted]
+    number = positions(connection).filter(*listed).label("positions")
+    sums = connection.execute(select(*ACCEPTANCE, number).where(*where)).mappings().one()
+    cuts = [sum_at(connection, r.rejected_at, i) for i in range(sums["positions"] or 0)]
+    row = connection.execute(select(func.count(), func.sum(r.verify_steps), *cuts).where(*where, *listed)).one()
     # PostgreSQL adds up in decimals.
-    steps, *found = (int(value or 0) for value in row)
+    told, steps, *found = (int(value or 0) for value in row)
     return {
-        "truncation_rate": figures.ratio(sum(found), steps),
-        "first_position_share": figures.ratio(found[0], sum(found)) if found else None,
+        "acceptance": figures.all_acceptance(figures.summed(sums, sum(found), sums["requests"] - told)),
+        "truncation": {
+            "truncation_rate": figures.ratio(sum(found), steps),
+            "first_position_share": figures.ratio(found[0], sum(found)) if found else None,
+        },
     }
 
 

@@ -11,7 +11,7 @@ import random
 import statistics
 from collections.abc import Iterator
 
-from sidecar.probes.acceptance import Counted, CountWindow
+from sidecar.probes.acceptance import Counted, CountWindow, one
 from sidecar.probes.change import REFERENCE, Change
 
 K = 4
@@ -84,8 +84,7 @@ def requests(rng: random.Random, pooled: float, correlation: float) -> Iterator[
     while True:
         own = rng.betavariate(mean * size, (1 - mean) * size)
         steps = 1 + int(rng.lognormvariate(3, 1))
-        a, d = sum(_accepted(rng, own) for _ in range(steps)), steps * K
-        yield Counted(1, steps, d, a, 0, 1, a * a, a * d, d * d, K)
+        yield one(steps, steps * K, sum(_accepted(rng, own) for _ in range(steps)), K)
 
 
 def _accepted(rng: random.Random, p: float) -> int:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from support.records import figures
 from support.records import record as any_record
 
-from sidecar.probes.acceptance import Counted, CountWindow, TimeWindow, break_even, counted
+from sidecar.probes.acceptance import Counted, CountWindow, TimeWindow, break_even, counted, one
 from sidecar.record import Acceptance, AcceptanceQuality, Outcome, Record
 
 
@@ -141,8 +141,7 @@ def stream(seed: int, p: float = 0.9, k: int = 4) -> Iterator[Counted]:
     while True:
         own, steps = rng.betavariate(9 * p, 9 * (1 - p)), 1 + int(rng.lognormvariate(3, 1))
         accepted = sum(next((i for i in range(k) if rng.random() >= own), k) for _ in range(steps))
-        a, d = accepted, steps * k
-        yield Counted(1, steps, d, a, 0, 1, a * a, a * d, d * d, k)
+        yield one(steps, steps * k, accepted, k)
 
 
 def test_the_interval_knows_that_tokens_of_one_request_resemble_each_other() -> None:

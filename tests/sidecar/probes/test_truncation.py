@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.engine_request import EngineRequest, Hello
-from sidecar.probes.acceptance import Counted
+from sidecar.probes.acceptance import Counted, one
 from sidecar.probes.truncation import (
     MOST_POSITIONS,
     Kind,
@@ -76,7 +76,7 @@ def test_no_even_decay_is_a_cliff(k: int, share: float, fall: float, steps: int,
 
 
 def row(rejected_at: tuple[int, ...] | None, reached: tuple[int, ...] | None) -> Counted:
-    return Counted(1, 10, 40, 20, 5, 0, 0, 0, 0, 4, rejected_at, reached)
+    return one(10, 40, 20, 4, rejected_at, reached)
 
 
 def test_positions_are_summed_over_requests_that_tell_them() -> None:

@@ -15,6 +15,8 @@ from support.postgres import Cluster
 from support.records import NOW, figures, record, records
 
 from sidecar.api.models import AcceptanceSeries, LatencySeries, RequestPage, Summary, TruncationSeries
+from sidecar.probes.acceptance import CountWindow
+from sidecar.probes.latency import Side
 from sidecar.probes.slices import DIMENSIONS
 from sidecar.record import AcceptanceQuality, Arm, Outcome, Record
 from sidecar.store.cursor import BadCursor
@@ -82,14 +84,32 @@ def acceptance_of(items: Sequence[Record]) -> dict[str, Any]:
     steps, drafted, accepted = (
         sum(getattr(each, name) for each in found) for name in ("verify_steps", "draft_tokens", "accepted_tokens")
     )
+    ks = {each.num_speculative_tokens for each in found}
+    window = CountWindow(1000)
+    for item in items:
+        window.add(item)
+    low, high = window.interval() or (None, None)
     return {
         "requests": len(found),
         "verify_steps": steps,
         "draft_tokens": drafted,
         "accepted_tokens": accepted,
         "p": ratio(accepted, drafted),
+        "p_low": low,
+        "p_high": high,
         "mean_acceptance_length": 1 + accepted / steps if steps else None,
+        "num_speculative_tokens": ks.pop() if len(ks) == 1 else None,
     }
+
+
+def all_acceptance_of(items: Sequence[Record]) -> dict[str, Any]:
+    found = [item.acceptance for item in items if counts(item)]
+    cuts = [each.rejected_at for each in found]
+    accepted = sum(each.accepted_tokens or 0 for each in found)
+    per_token = None
+    if None not in cuts:
+        per_token = ratio(accepted, accepted + sum(sum(cut or ()) for cut in cuts))
+    return {**acceptance_of(items), "p_per_token": per_token}
 
 
 def quantile(values: Sequence[float], percent: int) -> float | None:
@@ -110,9 +130,27 @@ def latency_of(items: Sequence[Record]) -> dict[str, Any]:
     }
 
 
-def sides_of(items: Sequence[Record]) -> dict[str, Any]:
-    spec = [item for item in items if item.arm in (Arm.SPECULATIVE, Arm.PROBE)]
-    plain = [item for item in items if item.arm in (Arm.AUTOREGRESSIVE, Arm.BASELINE)]
+def timed(items: Sequence[Record], side: str | None) -> list[Record]:
+    return [item for item in items if item.outcome is Outcome.OK and item.latency_ms is not None and kind(item) == side]
+
+
+def kind(item: Record) -> str:
+    if item.arm in (Arm.SPECULATIVE, Arm.PROBE):
+        return "speculative"
+    return "true_ar" if item.upstream == "autoregressive" else "spec_disabled"
+
+
+def baseline_of(items: Sequence[Record]) -> str | None:
+    """Fifty are enough; the true baseline where both have as many."""
+    true, disabled = (min(50, len(timed(items, each))) for each in ("true_ar", "spec_disabled"))
+    if not true and not disabled:
+        return None
+    return "true_ar" if true >= disabled else "spec_disabled"
+
+
+def sides_of(items: Sequence[Record], baseline: str | None) -> dict[str, Any]:
+    spec = [item for item in items if kind(item) == "speculative"]
+    plain = [item for item in items if kind(item) == baseline]
     return {"speculative": latency_of(spec), "autoregressive": latency_of(plain)}
 
 
@@ -218,8 +256,10 @@ def test_series_equal_a_plain_computation(
         for item in inside
         if item.outcome is Outcome.OK and (item.latency_ms, item.ttft_ms, item.tpot_ms) != (None, None, None)
     ]
-    wanted = groups(measured, step, by)
-    assert keyed(found["points"]) == {key: sides_of(rows) for key, rows in wanted.items()}
+    baseline = baseline_of(inside)
+    assert found["baseline"] == baseline
+    wanted = groups([item for item in measured if kind(item) in ("speculative", baseline)], step, by)
+    assert keyed(found["points"]) == {key: sides_of(rows, baseline) for key, rows in wanted.items()}
 
     found = store.reader.truncation(WINDOW, step, by, chosen, NOW)
     TruncationSeries.model_validate(found)
@@ -259,9 +299,23 @@ def test_summary_equals_a_plain_computation(store: Store, items: list[Record]) -
     store.hold(items)
     inside = [item for item in items if NOW - WINDOW <= item.started_at < NOW]
     found = store.reader.summary(WINDOW, NOW)
-    assert found["acceptance"] == acceptance_of(inside)
+    assert found["acceptance"] == all_acceptance_of(inside)
     assert found["slo"] == slo_of(items)
-    assert {name: found["latency"][name] for name in ("speculative", "autoregressive")} == sides_of(inside)
+    latency, baseline = found["latency"], baseline_of(inside)
+    assert latency["baseline"] == baseline
+    assert {name: latency[name] for name in ("speculative", "autoregressive")} == sides_of(inside, baseline)
+    assert latency["baseline_share"] == ratio(sum(item.arm is Arm.BASELINE for item in inside), len(inside))
+    sizes = Counter((bucket("concurrency", each), kind(each)) for side in Side for each in timed(inside, side))
+    compared = {each["concurrency"]: (each["speculative"], each["baseline"]) for each in latency["by_concurrency"]}
+    assert compared == (
+        {
+            name: (sizes[name, "speculative"], sizes[name, baseline])
+            for name, side in sizes
+            if side in ("speculative", baseline)
+        }
+        if baseline
+        else {}
+    )
     assert found["traffic"] == {
         "requests": len(inside),
         "ok": sum(item.outcome is Outcome.OK for item in inside),
@@ -295,8 +349,10 @@ def test_an_empty_database_answers_in_nulls(store: Store) -> None:
         "database",
         "records_dropped",
         "alignment",
+        "quality",
+        "similarity",
     }
-    assert found["last_100"] == acceptance_of([])
+    assert found["last_100"] == all_acceptance_of([])
     assert found["slo"] == dict.fromkeys(("latency_under_800ms_ratio", "p95_latency_under_800ms_ratio"))
     assert found["truncation"] == {"truncation_rate": None, "first_position_share": None}
     assert set(found["versions"].values()) == {None}
@@ -326,7 +382,7 @@ def test_c05_impossible_figures_do_not_count(store: Store) -> None:
     )
     store.hold([record(acceptance=more_than_drafted), record()])
     found = store.reader.summary(WINDOW, NOW)
-    assert found["acceptance"] == acceptance_of([record()])
+    assert found["acceptance"] == all_acceptance_of([record()])
     assert found["coverage"] == {"requests": 0.5, "missing": {"accepted > drafted": 1}}
 
 
@@ -345,12 +401,40 @@ def test_c31_ratio_of_p95_by_nearest_rank(store: Store) -> None:
     plain = side(Arm.BASELINE, (500, 10), (1000, 20), (3000, 70))
     store.hold(speculative + plain)
     found = store.reader.summary(WINDOW, NOW)["latency"]
-    assert (found["ratio"], found["ratio_reason"]) == (1750 / 3000, None)
+    assert (found["ratio"], found["ratio_concurrency"], found["ratio_reason"]) == (1750 / 3000, "1", None)
+    assert found["baseline_share"] == 0.5
 
     store.hold(speculative + plain[:3])
     found = store.reader.summary(WINDOW, NOW)["latency"]
     assert found["ratio"] is None
-    assert found["ratio_reason"] == "too few to compare: 3 of 50 autoregressive requests"
+    assert found["ratio_reason"] == "too few to compare: 3 of 50 baseline requests"
+
+
+def test_c09_latencies_are_compared_at_like_concurrency_with_one_kind_of_baseline(store: Store) -> None:
+    def some(number: int, latency_ms: float, concurrency: int, arm: Arm, upstream: str = "speculative") -> list[Record]:
+        return [
+            record(latency_ms=latency_ms, concurrency=concurrency, arm=arm, upstream=upstream) for _ in range(number)
+        ]
+
+    true = some(50, 3000, 1, Arm.BASELINE, "autoregressive") + some(50, 6000, 32, Arm.AUTOREGRESSIVE, "autoregressive")
+    disabled = some(200, 5800, 32, Arm.BASELINE)
+    fast, slow = some(60, 1750, 1, Arm.SPECULATIVE), some(70, 9000, 32, Arm.SPECULATIVE)
+    lonely = some(90, 100, 4, Arm.SPECULATIVE)
+    store.hold(true + disabled + fast + slow + lonely)
+    found = store.reader.summary(WINDOW, NOW)["latency"]
+    assert (found["baseline"], found["autoregressive"]["requests"]) == ("true_ar", 100)
+    assert (found["ratio"], found["ratio_concurrency"]) == (1.5, "17-32")
+    assert [(each["concurrency"], each["ratio"], each["reason"]) for each in found["by_concurrency"]] == [
+        ("1", 1750 / 3000, None),
+        ("2-4", None, "too few to compare: 0 of 50 baseline requests"),
+        ("17-32", 1.5, None),
+    ]
+
+    store.hold(true[:49] + disabled + fast)
+    found = store.reader.summary(WINDOW, NOW)["latency"]
+    assert (found["baseline"], found["autoregressive"]["p95_ms"]) == ("spec_disabled", 5800)
+    assert (found["ratio"], found["ratio_concurrency"]) == (None, None)
+    assert found["ratio_reason"] == "at no concurrency have both sides 50 requests"
 
 
 @pytest.mark.parametrize("split", [(None, None), (3600, "scenario")])
@@ -390,7 +474,7 @@ def test_a_minute_counts_only_for_traffic_inside_the_window(store: Store) -> Non
 def test_last_100_reaches_back_beyond_any_window(store: Store) -> None:
     old = [record(started_at=NOW - 90_000 - i, acceptance=figures((1, i))) for i in range(150)]
     store.hold([*old, *(record(acceptance=figures((0, 0))) for _ in range(200))])
-    assert store.reader.last_100(NOW) == acceptance_of(old[:100])
+    assert store.reader.last_100(NOW) == all_acceptance_of(old[:100])
 
 
 def test_versions_are_those_of_the_newest_request_that_speculated(store: Store) -> None:
