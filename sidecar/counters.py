@@ -60,7 +60,7 @@ class Counters:
             await asyncio.sleep(every_s)
 
     async def look(self, name: str) -> None:
-        """Read the counters of one upstream."""
+        """Read the counters of one upstream; not while that is under way."""
         upstream = self._upstreams[name]
         scrape = await self._scrape(upstream.url)
         now = time.time()
@@ -69,7 +69,7 @@ class Counters:
         else:
             upstream.add(name, scrape, now)
             for record, growth in upstream.coverage.alone(now):
-                if record.acceptance.quality is not AcceptanceQuality.OK:
+                if growth.draft_tokens and record.acceptance.quality is not AcceptanceQuality.OK:
                     self._put(self._row_of_request(name, record, growth))
         if now - upstream.row_began >= _ROW_S:
             self._put(self._row(name, upstream, now))
@@ -111,7 +111,7 @@ class Counters:
             span_s=took_s,
             scope="request",
             request_id=record.request_id,
-            reason=growth.disagreement or (None if growth.draft_tokens else _NOTHING),
+            reason=growth.disagreement,
         )
 
     def _row_with(self, growth: Growth, **fields: Any) -> CountersRow:

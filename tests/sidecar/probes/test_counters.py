@@ -1,6 +1,8 @@
 """An upstream's own counters: what a text tells, and what they grew by. C02, C03, C04."""
 
 import random
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client.openmetrics import exposition
 from support.counting import Counting
 
-from sidecar.probes.counters import Growth, Meter, read, total
+from sidecar.probes.counters import _ACCEPTED_AT, _FAMILIES, _GAUGES, Growth, Meter, read, total
 
 PREFIX = "vllm:spec_decode_num_"
 
@@ -275,3 +277,12 @@ def test_what_scrapes_tell_adds_up_to_what_was_done(rounds: list[tuple[list[list
         told.append(grown)
     sums = total([Growth(draft_tokens=0, accepted_tokens=0), *told])
     assert (sums.draft_tokens, sums.accepted_tokens) == (done.draft_tokens, done.accepted_tokens)
+
+
+@pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
+def test_the_names_are_vllms() -> None:
+    """As its source has them; without importing it."""
+    (folder,) = find_spec("vllm").submodule_search_locations  # type: ignore[union-attr, misc]
+    sources = [Path(folder, "v1", name).read_text() for name in ("spec_decode/metrics.py", "metrics/loggers.py")]
+    for name in (*_FAMILIES.values(), _ACCEPTED_AT, *_GAUGES):
+        assert any(f'"vllm:{name}"' in source for source in sources), name

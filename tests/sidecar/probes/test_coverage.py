@@ -284,3 +284,25 @@ def test_each_record_counts_once_in_the_interval_of_its_end(requests: list[tuple
         inside = [times for times in requests if before < NOW + max(times) <= after]
         assert interval.draft_tokens == 4 * len(inside)
         assert interval.before.quiet is not any(NOW + min(each) <= before < NOW + max(each) for each in requests)
+
+
+_request = st.tuples(_times, _times, st.lists(st.integers(0, 4), max_size=6))
+
+
+@given(st.lists(_request, max_size=15))
+def test_once_all_is_over_every_token_is_covered(requests: list[tuple[int, int, list[int]]]) -> None:
+    """Whatever spans which scrape, and however late a record is told."""
+    watched = Watched()
+    watched.scrape(-1)
+    steps = [
+        (min(times) + abs(times[1] - times[0]) * number // len(each), accepted)
+        for *times, each in requests
+        for number, accepted in enumerate(each)
+    ]
+    for at in range(0, 330, 15):
+        watched.engine.step([accepted for when, accepted in steps if at - 15 <= when < at])
+        watched.engine.running = sum(min(times) < at <= max(times) for *times, _ in requests)
+        watched.scrape(at)
+    for one, other, each in requests:
+        watched.tell(min(one, other), max(one, other), acceptance=told(*each))
+    assert watched.ratio(400) == (1 if steps else None)
