@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
+from msgspec import to_builtins
 
 from .settings import Settings, SettingsError, load, split_address
 
@@ -191,6 +192,34 @@ def swap(
             typer.echo(
                 f"engine {core['engine']} drafts with {answer['checkpoint']}; it stood still {core['still_s']:g} s"
             )
+
+
+@app.command()
+def tokenizers(
+    target: Annotated[str, typer.Argument(help="Folder, or name in the local cache of the Hugging Face hub.")],
+    draft: Annotated[str, typer.Argument(help="The same of the draft model or head.")],
+    mapped: Annotated[
+        bool, typer.Option("--mapped", help="The engine maps one vocabulary to the other (use_heterogeneous_vocab).")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Whether draft and target know the tokens by the same ids; exit code 0 aligned, 1 misaligned, 2 cannot tell."""
+    from .probes.tokenizer_check.compare import compare
+    from .probes.tokenizer_check.files import read_model
+    from .probes.tokenizer_check.report import Verdict
+    from .probes.tokenizer_check.words import lines
+    from .probes.vocabulary import NoVocabulary
+
+    try:
+        report = compare(read_model(target), read_model(draft), mapped or None)
+    except NoVocabulary as error:
+        _fail(str(error))
+    if as_json:
+        typer.echo(json.dumps(to_builtins(report), indent=2))
+    else:
+        for line in lines(report):
+            typer.echo(line)
+    raise typer.Exit({Verdict.ALIGNED: 0, Verdict.MISALIGNED: 1, Verdict.UNKNOWN: 2}[report.verdict])
 
 
 @db.command("upgrade")

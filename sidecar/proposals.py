@@ -1,4 +1,4 @@
-"""What is made of the engine's events: live alignment, and the recent drafts for a person to look at.
+"""What is made of the engine's events: alignment, by files and live, and the recent drafts for a person to look at.
 
 Answers are plain dicts with the field names of `sidecar.api.models`. No text is stored, but for that of single
 tokens that were found to be moved.
@@ -11,13 +11,16 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from .engine_request import EngineRequest, Hello
-from .probes.alignment import Alignment, Moved
+from .probes.alignment import Alignment, Moved, State
 from .probes.decoder import Decoder
 from .probes.drafts import UNSEEN, Position, Step, choices, positions
+from .probes.tokenizer_check.report import Report
+from .probes.tokenizer_check.standing import Standing
 from .probes.vocabulary import NoVocabulary
 
 _log = logging.getLogger(__name__)
@@ -54,6 +57,7 @@ class Proposals:
         self._swapped: str | None = None
         self._decoder: Decoder | None = None
         self._texts: dict[tuple[int, int], Texts] = {}
+        self._standing = Standing()
 
     def add(self, request: EngineRequest) -> None:
         """Take in a finished request."""
@@ -77,6 +81,7 @@ class Proposals:
         if decoder is not self._decoder or self._hello is None:
             return
         part, rest = steps[:STEPS_A_TURN], steps[STEPS_A_TURN:]
+        self._standing.look(part)
         if moved := self.alignment.add(part, left, now, goes_on=goes_on):
             self._spawn(self._tell(moved, decoder, self._swapped or self._hello.draft_model), "alignment")
         if rest:
@@ -101,19 +106,24 @@ class Proposals:
         self._texts.clear()
         self._since = time.time()
         if hello.method is None:
-            self.alignment.reset(unknown="the engine does not speculate")
+            self._unknown("the engine does not speculate")
             return
         target = self._folders[0] or hello.target_tokenizer or hello.target_model
         own = hello.draft_model if _in_own_ids(hello) else None
         draft = self._folders[1] or ((self._swapped or own) if own else target)
         if target is None or draft is None:
-            self.alignment.reset(unknown="the engine does not name its models: set target_tokenizer, draft_tokenizer")
+            self._unknown("the engine does not name its models: set target_tokenizer, draft_tokenizer")
             return
-        self.alignment.reset(unknown="the tokenizers are being read")
+        self._unknown("the tokenizers are being read")
         self._decoder = Decoder(str(target), str(draft))
-        self._spawn(self._read(self._decoder), "tokenizers")
+        checkpoint = self._folders[1] or self._swapped or hello.draft_model
+        self._spawn(self._read(self._decoder, hello, checkpoint), "tokenizers")
 
-    async def _read(self, decoder: Decoder) -> None:
+    def _unknown(self, reason: str) -> None:
+        self._standing.reset(reason)
+        self.alignment.reset(unknown=reason)
+
+    async def _read(self, decoder: Decoder, hello: Hello, checkpoint: object) -> None:
         ids: array[int] = array("i")
         unknown = None
         try:
@@ -126,6 +136,13 @@ class Proposals:
             _log.warning("tokenizers: %s; whether draft and target are aligned stays unknown", unknown)
         self._since = time.time()
         self.alignment.reset(ids, unknown)
+        if unknown is not None:
+            self._standing.reset(unknown)
+            return
+        self._standing.reset("the files are being compared", len(ids))
+        checked = await asyncio.to_thread(_check, decoder, hello, checkpoint)
+        if decoder is self._decoder:
+            self._standing.take(checked)
 
     async def _tell(self, moved: Sequence[Moved], decoder: Decoder | None, draft_model: str | None) -> None:
         target, draft = await asyncio.to_thread(
@@ -144,6 +161,17 @@ class Proposals:
                 each.kind,
             )
             self._told(draft_model, each, texts)
+
+    def texts_of(self, request: EngineRequest) -> Callable[[], tuple[str | None, str | None, str | None]]:
+        """What gives draft text and final text of a request that just finished, and why one is missing. It blocks."""
+        return partial(_texts, self._decoder, request)
+
+    @property
+    def misaligned(self) -> tuple[bool, str]:
+        """Whether draft and target know tokens by other ids, as seen live or critically by their files; and why."""
+        state, reason = self.alignment.state()
+        critical = None if state is State.MISALIGNED else self._standing.critical
+        return state is State.MISALIGNED or critical is not None, critical or reason
 
     # ---- what the admin port tells
 
@@ -164,6 +192,8 @@ class Proposals:
             "same_text_other_id": counted.same_text_other_id,
             "moved_tokens": len(moved),
             "moved": [self._moved(each) for each in moved],
+            "static": self._standing.state()
+            | {"share_at_moved": counted.at_moved / counted.positions if counted.positions else None},
         }
 
     def _moved(self, moved: Moved) -> dict[str, Any]:
@@ -204,6 +234,16 @@ class Proposals:
         for answer, texts in zip(answers, _replies(decoder, found), strict=True):
             answer |= texts
         return answers
+
+
+def _check(decoder: Decoder, hello: Hello, checkpoint: object) -> Report | str:
+    if checkpoint is None:
+        return f"there is no draft model (method {hello.method})"
+    own = hello.method == "draft_model"
+    try:
+        return decoder.check(str(checkpoint), head=not own, mapped=own and not _in_own_ids(hello))
+    except NoVocabulary as error:
+        return str(error)
 
 
 def _in_own_ids(hello: Hello) -> bool:
@@ -255,6 +295,11 @@ def _replies(decoder: Decoder | None, found: Sequence[_Kept]) -> list[dict[str, 
             }
         )
     return answers
+
+
+def _texts(decoder: Decoder | None, request: EngineRequest) -> tuple[str | None, str | None, str | None]:
+    (found,) = _replies(decoder, [(0.0, request, request.steps)])
+    return found["draft_text"], found["final_text"], found["reason"]
 
 
 def _draft(at: float, request: EngineRequest, steps: list[list[dict[str, Any]]]) -> dict[str, Any]:

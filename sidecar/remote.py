@@ -102,6 +102,8 @@ def print_status(answer: dict[str, Any], steered: list[dict[str, Any]]) -> None:
     alignment = answer["alignment"]
     tokens = f"{alignment['state']}: {alignment['reason']}{_tokens(alignment['moved'])}"
     table.add_row("tokenizers", escape(tokens))
+    static = alignment["static"]
+    table.add_row("tokenizers, by files", escape(": ".join([static["verdict"], *static["sentences"][:1]])))
     for engine in steered:
         if not engine["reachable"]:
             table.add_row(f"engine, {engine['upstream']}", escape(f"cannot be steered: {engine['reason']}"))

@@ -99,6 +99,8 @@ class Alignment:
         self.rejections = 0
         #: Rejections whose draft id the engine could not see.
         self.unseen = 0
+        #: Rejections where the target put a token that the tokenizers give another id in the draft.
+        self.at_moved = 0
         # By target id: how often the draft was right about it, and wrong.
         self._right = array("Q")
         self._wrong = array("Q")
@@ -143,6 +145,7 @@ class Alignment:
             self._make_room(max(drafted, emitted))
         self._wrong[emitted] += 1
         there = self._draft_ids[emitted] if emitted < len(self._draft_ids) else emitted
+        self.at_moved += there not in (emitted, -1)
         if drafted == there:
             kind = Kind.SAME_TEXT
             self.same_text_other_id += 1

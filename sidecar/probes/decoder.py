@@ -9,7 +9,12 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from .child import Child, ChildError, serve
+from .tokenizer_check.compare import compare
+from .tokenizer_check.files import read_model
+from .tokenizer_check.report import Report
 from .vocabulary import NoVocabulary, Vocabularies, read
 
 Tokens = Sequence[tuple[bool, int]]
@@ -26,6 +31,7 @@ class Decoder:
     """
 
     def __init__(self, target: str, draft: str) -> None:
+        self._target = target
         self._child = Child("sidecar.probes.decoder", target, draft, patience_s=_PATIENCE_S)
 
     def draft_ids(self) -> "array[int]":
@@ -33,6 +39,10 @@ class Decoder:
         table = array("i")
         table.frombytes(self._ask("draft_ids"))
         return table
+
+    def check(self, draft: str, *, head: bool, mapped: bool) -> Report:
+        """What the files of the target and of the draft model in `draft` tell; see `read_model` and `compare`."""
+        return msgspec.convert(self._ask("check", self._target, draft, head, mapped), Report)
 
     def words(self, target_ids: Sequence[int], draft_ids: Sequence[int]) -> tuple[list[str | None], list[str | None]]:
         """Single tokens as a reader sees them; None for an id that the tokenizer does not have."""
@@ -60,6 +70,9 @@ class Decoder:
 
 def _answer(known: Vocabularies, question: Sequence[Any]) -> object:
     name, *arguments = question
+    if name == "check":
+        target, draft, head, mapped = arguments
+        return compare(read_model(target), read_model(draft, head=head), mapped)
     if name == "draft_ids":
         return known.draft_ids().tobytes()
     if name == "words":

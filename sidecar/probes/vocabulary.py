@@ -53,7 +53,7 @@ class Vocabulary:
         """The tokenizer of a folder, or of a model in the local cache of the Hugging Face hub. Raises NoVocabulary."""
         from tokenizers import Tokenizer
 
-        file = _find(name)
+        file = find(name)
         try:
             tokenizer = Tokenizer.from_file(str(file))
         except Exception as error:  # the library raises Exception itself
@@ -64,6 +64,20 @@ class Vocabulary:
         """Every piece with its id."""
         found: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
         return found | self._ids
+
+    @property
+    def special(self) -> frozenset[str]:
+        """Tokens that stand for no text: those of the configuration alone are such."""
+        added = self._tokenizer.get_added_tokens_decoder().values()
+        return frozenset(token.content for token in added if token.special) | self._ids.keys()
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, without those that are put around it; none where it has characters that have none."""
+        try:
+            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        except Exception:  # the library raises Exception itself
+            return []
+        return ids
 
     def piece(self, number: int) -> str | None:
         """The token as the tokenizer writes it, as `Ġthe`; None for an id that it does not have."""
@@ -129,12 +143,13 @@ class Vocabularies(NamedTuple):
 def read(target: str, draft: str) -> Vocabularies:
     """Both tokenizers; one object where they are of one place or their files are equal. Raises NoVocabulary."""
     first = Vocabulary.read(target)
-    if draft == target or _alike(_find(target), _find(draft)):
+    if draft == target or _alike(find(target), find(draft)):
         return Vocabularies(first, first)
     return Vocabularies(first, Vocabulary.read(draft))
 
 
-def _find(name: str) -> Path:
+def find(name: str) -> Path:
+    """The tokenizer.json of a folder, or of a model in the local cache of the hub. Raises NoVocabulary."""
     folder = Path(name)
     if os.path.isfile(folder) and folder.name == FILE:
         return folder
@@ -146,18 +161,31 @@ def _find(name: str) -> Path:
         raise NoVocabulary(f"{name}: holds no {FILE}{there}")
     if name.startswith(("/", ".", "~")):
         raise NoVocabulary(f"{name}: no such folder here; name it in target_tokenizer or draft_tokenizer")
-    from huggingface_hub import try_to_load_from_cache
-
-    try:
-        cached = try_to_load_from_cache(name, FILE)
-    except ValueError:  # no name of the hub
-        cached = None
-    if not isinstance(cached, str):
+    cached = _cached(name, FILE)
+    if cached is None:
         raise NoVocabulary(
             f"{name}: neither a folder nor in the local cache of the Hugging Face hub; "
             "name its folder in target_tokenizer or draft_tokenizer"
         )
-    return Path(cached)
+    return cached
+
+
+def folder_of(name: str) -> Path | None:
+    """Where the model's files lie, whether or not a tokenizer is among them; None where they are not here."""
+    if os.path.isdir(name):
+        return Path(name)
+    file = Path(name) if os.path.isfile(name) else _cached(name, "config.json") or _cached(name, FILE)
+    return None if file is None else file.parent
+
+
+def _cached(name: str, file: str) -> Path | None:
+    from huggingface_hub import try_to_load_from_cache
+
+    try:
+        found = try_to_load_from_cache(name, file)
+    except ValueError:  # no name of the hub
+        return None
+    return Path(found) if isinstance(found, str) else None
 
 
 def _alike(one: Path, other: Path) -> bool:

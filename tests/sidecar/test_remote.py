@@ -48,7 +48,9 @@ def test_the_row_of_the_tokenizers(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     tokens = [{"target_text": text, "target_id": target, "draft_id": draft} for text, target, draft in moved]
-    print_status(ANSWER | {"alignment": {"state": state, "reason": reason, "moved": tokens}}, [])
-    lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
-    (told,) = [line[1] for line in lines if line[0] == "tokenizers"]
-    assert told.startswith(row)
+    static = {"verdict": "aligned", "sentences": ["[/y]: one", "two"]}
+    print_status(ANSWER | {"alignment": {"state": state, "reason": reason, "moved": tokens, "static": static}}, [])
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    (told,) = [line for line in lines if line.startswith("tokenizers ")]
+    assert told.startswith(f"tokenizers {row}")
+    assert "tokenizers, by files aligned: [/y]: one" in lines
