@@ -107,7 +107,7 @@ async def served_by(made: Proxy, answer: bytes, number: int) -> tuple[Record, st
     return await made.record(number), line.partition(b": ")[2].decode()
 
 
-async def test_a_choice_that_changes_while_a_request_is_read_holds_for_it() -> None:
+async def test_c08_header_and_record_tell_who_served_after_a_choice_that_changed_while_the_request_was_read() -> None:
     events = chat_stream(usage=False)
     async with (
         running(replying(json_reply({"model": "target"}))) as first,

@@ -37,7 +37,7 @@ def test_what_is_no_stream_or_was_not_read_does_not_wait(body: bytes | None) -> 
         ([b": ping\n\n" * 40_000], False),  # not read further, so that nothing more is known
     ],
 )
-def test_a_stream_waits_until_its_first_content(reads: list[bytes], *, waiting: bool) -> None:
+def test_c15_a_stream_waits_until_its_first_content(reads: list[bytes], *, waiting: bool) -> None:
     run = Run(STREAM)
     assert waits(run) == [4.0]
     run.reply(*((0.1 * number, read) for number, read in enumerate(reads)))
