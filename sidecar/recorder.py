@@ -28,12 +28,13 @@ from .engine_feed.feed import EngineFeed, FeedError
 from .engine_feed.join import Joiner
 from .engine_request import EngineRequest
 from .metrics import CONTENT_TYPE, FeedCounts, Live, Metrics
-from .probes.acceptance import CountWindow
 from .probes.alignment import Moved
 from .probes.alignment import State as AlignmentState
 from .probes.embedder import Embedder
+from .probes.latency import Latencies
 from .probes.quality import Flag, Quality
 from .probes.similarity import Limits
+from .probes.windows import Windows
 from .proposals import Proposals, Texts
 from .record import Outcome, Record
 from .replay import Replays, Ways
@@ -96,7 +97,8 @@ class Recorder:
         except DatabaseUrlError as error:
             raise SettingsError(str(error)) from None
         self.tasks = Tasks()
-        self.window = CountWindow()
+        self.windows = Windows()
+        self.latencies = Latencies()
         #: What the engine tells by itself; None where nobody asked for it.
         self.feed = None if settings.engine_events is None else EngineFeed(settings.engine_events)
         #: What is made of the drafts it tells.
@@ -218,7 +220,8 @@ class Recorder:
 
     def _record(self, record: Record) -> None:
         self.writer.put(record)
-        self.window.add(record)
+        self.windows.add(record, time.time())
+        self.latencies.add(record)
         self.metrics.observe(record)
         self.controller.add(record)
         self.counters.add(record)
@@ -319,14 +322,22 @@ class Recorder:
         """What no single request tells."""
         limit = self.settings.first_byte_limit_s
         waits = [] if limit is None else self.tap.waits(SPECULATIVE, time.monotonic())
+        misaligned, why = (False, "") if self.proposals is None else self.proposals.misaligned
+        # Sorting some thousand latencies takes a millisecond, which only this trigger is worth.
+        found = self.latencies.ratio() if "latency_ratio" in self.settings.fallback_triggers else None
         return Readings(
             slow_streams=sum(wait > limit for wait in waits if limit is not None),
             similarity=self.similarity.mean,
             pairs=self.similarity.count,
+            misaligned=why if misaligned else None,
+            latency_ratio=None if found is None else found[1].ratio,
+            concurrency=None if found is None else found[1].concurrency,
         )
 
     def _forget(self) -> None:
         """Judge speculation anew."""
+        self.latencies.clear()
+        self.similarity.forget()
 
     def _swapped(self, checkpoint: str) -> None:
         if self.proposals is not None:
@@ -378,6 +389,7 @@ class Recorder:
 
     def _live(self) -> Live:
         traffic, state = self._traffic(), self.controller.fallback.in_force.state
+        last = self.windows.whole.figures()
         alignment = None if self.proposals is None else self.proposals.alignment
         aligned = AlignmentState.UNKNOWN if alignment is None else alignment.state()[0]
         return Live(
@@ -388,9 +400,9 @@ class Recorder:
             dropped={"queue": self.writer.dropped, "refused": self.writer.refused},
             queue_length=self.writer.queue_length,
             database_up=self.writer.healthy,
-            acceptance_rate=self.window.acceptance_rate,
-            mean_acceptance_length=self.window.mean_acceptance_length,
-            window_requests=len(self.window),
+            acceptance_rate=last.p,
+            mean_acceptance_length=last.mean_acceptance_length,
+            window_requests=last.requests,
             states={each.value: each is state for each in State},
             opt_out_ineffective=self.tap.ineffective,
             feed=self._feed_counts(),

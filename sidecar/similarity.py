@@ -179,6 +179,10 @@ class Similarity:
             )
         )
 
+    def forget(self) -> None:
+        """Count the scores of drafts anew."""
+        self._windows[Kind.DRAFT].clear()
+
     # ---- what is told of it
 
     @property

@@ -59,6 +59,9 @@ class ScoreWindow:
     def add(self, score: float) -> None:
         self._scores.append(score)
 
+    def clear(self) -> None:
+        self._scores.clear()
+
     def figures(self) -> Scores:
         ordered = sorted(self._scores)
         if not ordered:

@@ -41,7 +41,7 @@ async def test_what_is_queued_is_in_the_database_after_the_end(tmp_path: Path) -
         made.tap.sink(record())
     await made.stop()
     assert made.writer.written == 3
-    assert len(made.window) == 3
+    assert len(made.windows.whole) == 3
 
 
 async def test_the_admin_port_names_its_setting(tmp_path: Path) -> None:
