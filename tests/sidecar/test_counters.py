@@ -238,7 +238,7 @@ async def test_c08_an_engine_that_goes_on_drafting_shows_everywhere(tmp_path: Pa
             await client.post("/v1/completions", content=asked)
         await until(lambda: counted.drafted_since("speculative", moment) == 0)
         made.tap.sink(record(started_at=time.time(), acceptance=figures((1, 0, 0, 1))))
-        await until(lambda: counted.ratios.get("speculative") == 0.5)
+        await until(lambda: counted.ratios.get("speculative") == 0.5 and made.writer.healthy, 30)
         async with httpx.AsyncClient(trust_env=False, base_url=f"http://127.0.0.1:{port}") as client:
             (told,) = (await client.get("/api/v1/summary")).json()["coverage"]["engines"]
             text = (await client.get("/metrics")).text
