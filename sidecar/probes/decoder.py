@@ -31,7 +31,7 @@ class Decoder:
     """
 
     def __init__(self, target: str, draft: str) -> None:
-        self._target = target
+        self._names = (target, draft)
         self._child = Child("sidecar.probes.decoder", target, draft, patience_s=_PATIENCE_S)
 
     def draft_ids(self) -> "array[int]":
@@ -42,7 +42,7 @@ class Decoder:
 
     def check(self, draft: str, *, head: bool, mapped: bool) -> Report:
         """What the files of the target and of the draft model in `draft` tell; see `read_model` and `compare`."""
-        return msgspec.convert(self._ask("check", self._target, draft, head, mapped), Report)
+        return msgspec.convert(self._ask("check", *self._names, draft, head, mapped), Report)
 
     def words(self, target_ids: Sequence[int], draft_ids: Sequence[int]) -> tuple[list[str | None], list[str | None]]:
         """Single tokens as a reader sees them; None for an id that the tokenizer does not have."""
@@ -71,8 +71,9 @@ class Decoder:
 def _answer(known: Vocabularies, question: Sequence[Any]) -> object:
     name, *arguments = question
     if name == "check":
-        target, draft, head, mapped = arguments
-        return compare(read_model(target), read_model(draft, head=head), mapped)
+        target, own, draft, head, mapped = arguments
+        of_draft = known.draft if draft == own else None
+        return compare(read_model(target, known.target), read_model(draft, of_draft, head=head), mapped)
     if name == "draft_ids":
         return known.draft_ids().tobytes()
     if name == "words":

@@ -33,11 +33,11 @@ class Model:
     table: Table | None = None
 
 
-def read_model(name: str, *, head: bool = False) -> Model:
+def read_model(name: str, vocabulary: Vocabulary | None = None, *, head: bool = False) -> Model:
     """The model in a folder or in the local cache of the Hugging Face hub.
 
-    `head`: a draft that was trained for its target, and may do without a tokenizer; one whose configuration tells a
-    pruned vocabulary always may. Raises NoVocabulary.
+    `vocabulary`: its tokenizer, where that was read already. `head`: a draft that was trained for its target, and may
+    do without a tokenizer; one whose configuration tells a pruned vocabulary always may. Raises NoVocabulary.
     """
     folder = folder_of(name)
     config = {} if folder is None else _json(folder / "config.json")
@@ -56,12 +56,12 @@ def read_model(name: str, *, head: bool = False) -> Model:
     known = Model(tokens=None, roles=roles, rows=_whole(config.get("vocab_size")), pruned_rows=pruned_rows, table=table)
     if folder is not None and (head or pruned_rows is not None or table is not None) and not (folder / FILE).exists():
         return known
-    return _with_tokens(known, name)
+    return _with_tokens(known, name, vocabulary or Vocabulary.read(name))
 
 
-def _with_tokens(known: Model, name: str) -> Model:
+def _with_tokens(known: Model, name: str, vocabulary: Vocabulary) -> Model:
     file = find(name)
-    vocabulary, raw, config = Vocabulary.read(name), _json(file), _json(file.with_name("tokenizer_config.json"))
+    raw, config = _json(file), _json(file.with_name("tokenizer_config.json"))
     model = raw["model"] if isinstance(raw.get("model"), dict) else {}
     return replace(
         known,
