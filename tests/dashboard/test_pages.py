@@ -171,7 +171,9 @@ def test_nothing_in_this_time_range(now, api, sample):
 def test_no_speculation(now, truncation, api, sample):
     none = sample.figures(0, None)
     api.answers["summary"] = sample.summary(
-        acceptance=none, last_100=none, coverage={"requests": 0.0, "missing": {"no acceptance block": 455}}
+        acceptance=none,
+        last_100=none,
+        coverage={"requests": 0.0, "missing": {"no acceptance block": 455}, "engines": []},
     )
     nothing = sample.truncation() | {"points": [], "positions": 0, "first_position_share": None}
     nothing["total"] = sample.truncation_point(0, 1.0, drafted=0, positions=0)
