@@ -187,6 +187,7 @@ async def test_figures_come_from_the_engine_s_events(
 ) -> None:
     path = configured.parent / "events"
     monkeypatch.setenv("SPECWATCH_ENGINE_EVENTS", str(path))
+    monkeypatch.setenv("SPECWATCH_SIMILARITY", "none")
     async with watched(Engine()) as port:
         core = ScriptedEngine(path)
         core.send(*whole("chatcmpl-1-00000001", ROWS))

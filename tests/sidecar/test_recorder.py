@@ -26,7 +26,12 @@ NO_TRAFFIC = SimpleNamespace(outcomes={}, refused=0, in_flight=0)
 
 
 def recorder(folder: Path, **settings: Any) -> Recorder:
-    given = {"database_url": f"sqlite:///{folder}/specwatch.db", "admin": "127.0.0.1:0", **settings}
+    given = {
+        "database_url": f"sqlite:///{folder}/specwatch.db",
+        "admin": "127.0.0.1:0",
+        "similarity": "none",
+        **settings,
+    }
     return Recorder(load(**given), {"speculative": "http://127.0.0.1:9"}, lambda: NO_TRAFFIC)
 
 
