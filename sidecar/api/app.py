@@ -17,10 +17,10 @@ from sidecar.control.fallback import NOWHERE, REMEDY
 from sidecar.store.cursor import BadCursor
 from sidecar.store.queries import DatabaseUnavailable
 
-from . import engine, errors, models
+from . import engine, errors, models, windows
 from .auth import RequireToken
 from .deps import ApiDeps
-from .params import DraftsQuery, PageQuery, SeriesParams, SeriesQuery, SummaryQuery
+from .params import DraftsQuery, PageQuery, SeriesParams, SeriesQuery, StepQuery, SummaryQuery
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +39,7 @@ def create_app(deps: ApiDeps) -> FastAPI:
     app.include_router(_drafts(deps), prefix="/api/v1")
     app.include_router(_fallback(deps), prefix="/api/v1")
     app.include_router(engine.router(deps), prefix="/api/v1")
+    app.include_router(windows.router(deps), prefix="/api/v1")
     return app
 
 
@@ -81,6 +82,7 @@ def _figures(deps: ApiDeps) -> APIRouter:
         now = deps.now()
         found = reader.summary(query.window, now)
         found["versions"]["specwatch"] = deps.version
+        found["coverage"]["engines"] = from_thread.run_sync(deps.counters)
         return _json(
             models.Summary(
                 generated_at=datetime.fromtimestamp(now, UTC),
@@ -88,6 +90,8 @@ def _figures(deps: ApiDeps) -> APIRouter:
                 instance=deps.instance,
                 fallback=from_thread.run_sync(deps.fallback.state),
                 alignment=from_thread.run_sync(_alignment, deps).short(),
+                similarity=_similarity(deps),
+                quality=models.Quality(**from_thread.run_sync(deps.quality)).short(),
                 database=_database(deps),
                 records_dropped=deps.records_dropped(),
                 **found,
@@ -108,6 +112,15 @@ def _figures(deps: ApiDeps) -> APIRouter:
     def latency(query: SeriesQuery) -> Response:
         """Quantiles of ok requests, with and without speculation."""
         return _json(models.LatencySeries(**_series(deps, reader.latency, query)))
+
+    @router.get("/similarity", response_model=models.SimilaritySeries)
+    def similarity(query: StepQuery) -> Response:
+        """How alike draft and final texts are, and replies with and without speculation."""
+        try:
+            found = reader.similarity(query.window, query.step, deps.now())
+        except ValueError as error:
+            raise errors.invalid("step", str(error)) from None
+        return _json(models.SimilaritySeries(**found, last_100=_similarity(deps)))
 
     @router.get("/requests", response_model=models.RequestPage)
     def requests(query: PageQuery) -> Response:
@@ -137,6 +150,11 @@ def _drafts(deps: ApiDeps) -> APIRouter:
         """Whether draft and target know the tokens by the same ids."""
         return _json(_alignment(deps))
 
+    @router.get("/quality", response_model=models.Quality)
+    async def quality() -> Response:
+        """Replies that look broken."""
+        return _json(models.Quality(**deps.quality()))
+
     @router.get("/drafts", response_model=models.Drafts)
     def drafts(query: DraftsQuery) -> Response:
         """What the draft proposed for the last requests, and what the target made of it."""
@@ -153,6 +171,10 @@ def _drafts(deps: ApiDeps) -> APIRouter:
 
 def _alignment(deps: ApiDeps) -> models.Alignment:
     return models.NO_ALIGNMENT if deps.alignment is None else models.Alignment(**deps.alignment())
+
+
+def _similarity(deps: ApiDeps) -> models.SimilarityState:
+    return models.SimilarityState(**from_thread.run_sync(deps.similarity))
 
 
 def _fallback(deps: ApiDeps) -> APIRouter:

@@ -2,10 +2,12 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from sidecar.control.engine import EngineError, EngineState, Swap
+from sidecar.probes.truncation import Places
+from sidecar.probes.windows import Windows
 from sidecar.store.queries import Reader
 
 from .models import EngineMode, FallbackState, Mode
@@ -66,6 +68,12 @@ class ApiDeps:
     quality: Callable[[], Mapping[str, Any]]
     #: `EngineCounters` of every upstream, called on the event loop.
     counters: Callable[[], Sequence[Mapping[str, Any]]] = tuple
+    #: Read on the event loop.
+    windows: Windows = field(default_factory=Windows)
+    #: None where no engine tells its drafts.
+    places: Places | None = None
+    #: The setting.
+    draft_cost: float | None = None
     #: Bearer token; None leaves the port open, for loopback only.
     admin_token: str | None = None
     now: Callable[[], float] = time.time

@@ -15,7 +15,7 @@ class Model(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class AcceptanceFigures(Model):
+class AcceptanceSums(Model):
     """Sums over the requests that speculated, and what follows from them."""
 
     #: Requests with trusted acceptance figures and at least one draft token.
@@ -34,7 +34,7 @@ class AcceptanceFigures(Model):
     num_speculative_tokens: int | None
 
 
-class AllAcceptance(AcceptanceFigures):
+class AcceptanceFigures(AcceptanceSums):
     #: Accepted / judged tokens: those that were accepted, and the first rejected one of each step. Comparable across k.
     p_per_token: float | None
 
@@ -72,7 +72,7 @@ class Latency(Model):
     #: Baseline and fallback requests served without speculation, of the kind `baseline`.
     autoregressive: LatencyFigures
     baseline: Baseline | None
-    #: p95 speculative / p95 baseline at like concurrency: where most requests speculated, of those with 50 on each side.
+    #: p95 speculative / p95 baseline at like concurrency: where most requests speculated, of those with 50 a side.
     ratio: float | None
     ratio_concurrency: str | None
     ratio_reason: str | None
@@ -141,6 +141,17 @@ class Slo(Model):
     p95_latency_under_800ms_ratio: float | None
 
 
+class SliceState(Model):
+    #: As `scenario=billing`.
+    slice: str
+    state: State
+    since: datetime
+    reason: str
+    trigger: str
+    evidence: dict[str, Any]
+    until: datetime | None
+
+
 class FallbackState(Model):
     mode: Mode
     state: State
@@ -159,18 +170,7 @@ class FallbackState(Model):
     #: When probing begins at the earliest; null where nothing has fallen back by itself.
     until: datetime | None
     #: Slices with a decision of their own.
-    slices: list["SliceState"]
-
-
-class SliceState(Model):
-    #: As `scenario=billing`.
-    slice: str
-    state: State
-    since: datetime
-    reason: str
-    trigger: str
-    evidence: dict[str, Any]
-    until: datetime | None
+    slices: list[SliceState]
 
 
 class Versions(Model):
@@ -215,55 +215,9 @@ class StaticCheckSummary(Model):
     unknown_ids: int | None
 
 
-class TokenGroup(Model):
-    """How many tokens each has, how many both, and how many of those by one id."""
-
-    target: int
-    draft: int
-    shared: int
-    same_id: int
-
-
-class OtherId(Model):
-    text: str
-    target_id: int
-    draft_id: int
-    special: bool
-
-
-class Finding(Model):
-    severity: Literal["none", "warning", "high", "critical"]
-    sentence: str
-
-
-class TokenizerReport(Model):
-    """What `specwatch tokenizers --json` prints; fields as of `sidecar.probes.tokenizer_check.report`."""
-
-    verdict: Literal["aligned", "misaligned", "unknown"]
-    severity: Literal["none", "warning", "high", "critical"]
-    findings: list[Finding]
-    ordinary: TokenGroup
-    special: TokenGroup
-    moved_tokens: int
-    #: At most 100, special ones first.
-    moved: list[OtherId]
-    #: Draft id - target id, and how many tokens; the five most frequent.
-    offsets: list[tuple[int, int]]
-    first_difference: int | None
-    #: Share of the target's tokens, and of those of the probe texts, that the draft can propose.
-    coverage: float | None
-    coverage_of_texts: float | None
-    padding_only: bool
-    target_rows: int | None
-    draft_rows: int | None
-    target_holes: int
-    draft_holes: int
-    texts: int
-    texts_alike: int
-
-
 class StaticCheck(StaticCheckSummary):
-    report: TokenizerReport | None
+    #: What `specwatch tokenizers --json` prints: the fields of `sidecar.probes.tokenizer_check.report.Report`.
+    report: dict[str, Any] | None
 
     def short(self) -> StaticCheckSummary:
         return StaticCheckSummary(**{name: getattr(self, name) for name in StaticCheckSummary.model_fields})
@@ -433,9 +387,9 @@ class Summary(Model):
     instance: str
     fallback: FallbackState
     #: The last 100 requests that speculated, however long ago.
-    last_100: AllAcceptance
+    last_100: AcceptanceFigures
     #: The time window.
-    acceptance: AllAcceptance
+    acceptance: AcceptanceFigures
     truncation: Truncation
     latency: Latency
     slo: Slo
@@ -450,7 +404,7 @@ class Summary(Model):
     records_dropped: int
 
 
-class AcceptancePoint(AcceptanceFigures):
+class AcceptancePoint(AcceptanceSums):
     #: Start of the step (UTC); null when the answer is not split by time.
     at: datetime | None
     #: Value of the `by` column; null when the answer is not split by one.
@@ -464,9 +418,9 @@ class AcceptanceSeries(Model):
     points: list[AcceptancePoint]
 
 
-class TruncationPoint(Model):
-    at: datetime | None
-    group: str | None
+class Positions(Model):
+    """Verify steps by position in the draft."""
+
     verify_steps: int
     truncated_steps: int
     #: Index 0 is position 1. Same length in all points of an answer; null where never drafted.
@@ -474,6 +428,15 @@ class TruncationPoint(Model):
     reached: list[int | None]
     #: rejected_at / reached.
     hazard: list[float | None]
+    #: cliff: behind position `cliff_at` next to nothing is accepted, as of a draft model that is run wrongly; decay: no
+    #: such fall; unknown: too few steps to tell.
+    shape: Literal["decay", "cliff", "unknown"]
+    cliff_at: int | None
+
+
+class TruncationPoint(Positions):
+    at: datetime | None
+    group: str | None
 
 
 class TruncationSeries(Model):
@@ -484,6 +447,59 @@ class TruncationSeries(Model):
     total: TruncationPoint
     first_position_share: float | None
     points: list[TruncationPoint]
+
+
+class WindowTruncation(Positions):
+    truncation_rate: float | None
+    first_position_share: float | None
+    #: What is above the limits of 35 % and 15 %, in sentences.
+    warnings: list[str]
+
+
+class Window(AcceptanceFigures):
+    #: Null: all traffic.
+    group: str | None
+    truncation: WindowTruncation
+
+
+class NotDrafted(Model):
+    """Of the last ok requests that were to be served with speculation."""
+
+    requests: int
+    #: Those without acceptance figures, and why.
+    without: int
+    share: float | None
+    reasons: dict[str, int]
+
+
+class Windows(Model):
+    """The last requests that speculated, as the sidecar has them in memory: since its start, without a database."""
+
+    whole: Window
+    #: The last hour.
+    hour: AcceptanceFigures
+    by: str | None
+    slices: list[Window]
+    not_drafted: NotDrafted
+    #: p at which speculation takes as long as it saves, by `draft_cost`: pooled, and per token of the k there is.
+    break_even_p: float | None
+    break_even_p_per_token: float | None
+
+
+class Place(Model):
+    #: Tokens of the reply before the verify step, as `32-127`.
+    place: str
+    draft_tokens: int
+    accepted_tokens: int
+    p: float | None
+    truncation: WindowTruncation
+
+
+class Places(Model):
+    #: Of the last hour; those without a verify step are left out.
+    places: list[Place]
+    #: Why there can be none.
+    reason: str | None
 
 
 class LatencyPoint(Model):

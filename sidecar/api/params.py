@@ -109,6 +109,13 @@ class DraftsParams(BaseModel):
     limit: int = Field(20, ge=1, le=1000)
 
 
+class WindowsParams(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    by: By | None = None
+
+
+WindowsQuery = Annotated[WindowsParams, Query()]
 SummaryQuery = Annotated[SummaryParams, Query()]
 StepQuery = Annotated[StepParams, Query()]
 SeriesQuery = Annotated[SeriesParams, Query()]

@@ -8,6 +8,7 @@ from sqlalchemy import RowMapping
 
 from sidecar.probes.acceptance import Counted, Figures
 from sidecar.probes.latency import MIN_FOR_RATIO, Comparison, comparison, headline
+from sidecar.probes.truncation import shape
 
 LATENCY_FIGURES = ("p50_ms", "p95_ms", "p99_ms", "ttft_p50_ms", "ttft_p95_ms", "tpot_p50_ms")
 
@@ -16,8 +17,8 @@ def ratio(part: float | None, whole: float | None) -> float | None:
     return part / whole if part is not None and whole else None
 
 
-def acceptance(found: Figures) -> dict[str, Any]:
-    """`AcceptanceFigures`."""
+def acceptance_sums(found: Figures) -> dict[str, Any]:
+    """`AcceptanceSums`."""
     return {
         "requests": found.requests,
         "verify_steps": found.verify_steps,
@@ -31,9 +32,9 @@ def acceptance(found: Figures) -> dict[str, Any]:
     }
 
 
-def all_acceptance(found: Figures) -> dict[str, Any]:
-    """`AllAcceptance`."""
-    return {**acceptance(found), "p_per_token": found.p_per_token}
+def acceptance(found: Figures) -> dict[str, Any]:
+    """`AcceptanceFigures`."""
+    return {**acceptance_sums(found), "p_per_token": found.p_per_token}
 
 
 def summed(sums: RowMapping, truncated_steps: int = 0, untold: int = 1) -> Figures:
@@ -54,12 +55,15 @@ def truncation(
 
     A position without any entry was never drafted, and stays None.
     """
+    kind, cliff_at, _ = shape(rejected_at, reached)
     return {
         "verify_steps": int(verify_steps or 0),
         "truncated_steps": sum(filter(None, rejected_at)),
         "rejected_at": list(rejected_at),
         "reached": list(reached),
         "hazard": [ratio(cut, seen) for cut, seen in zip(rejected_at, reached, strict=True)],
+        "shape": kind,
+        "cliff_at": cliff_at,
     }
 
 

@@ -93,7 +93,7 @@ class Split:
 def acceptance_series(connection: Connection, split: Split, where: Conditions) -> dict[str, Any]:
     where = [*where, counted]
     rows = connection.execute(_grouped(split, connection, where, ACCEPTANCE)).all()
-    return split.series([split.point(row) | figures.acceptance(figures.summed(row._mapping)) for row in rows])
+    return split.series([split.point(row) | figures.acceptance_sums(figures.summed(row._mapping)) for row in rows])
 
 
 def truncation_series(connection: Connection, split: Split, where: Conditions) -> dict[str, Any]:

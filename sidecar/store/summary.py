@@ -71,7 +71,7 @@ def last_100(connection: Connection, now: float) -> dict[str, Any]:
     window = CountWindow(100)
     for row in connection.execute(newest):
         window.put(one(*row))
-    return figures.all_acceptance(window.figures())
+    return figures.acceptance(window.figures())
 
 
 def versions(connection: Connection) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def _acceptance(connection: Connection, where: Conditions) -> dict[str, Any]:
     # PostgreSQL adds up in decimals.
     told, steps, *found = (int(value or 0) for value in row)
     return {
-        "acceptance": figures.all_acceptance(figures.summed(sums, sum(found), sums["requests"] - told)),
+        "acceptance": figures.acceptance(figures.summed(sums, sum(found), sums["requests"] - told)),
         "truncation": {
             "truncation_rate": figures.ratio(sum(found), steps),
             "first_position_share": figures.ratio(found[0], sum(found)) if found else None,

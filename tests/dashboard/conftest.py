@@ -35,10 +35,12 @@ Payload = dict[str, Any]
 
 
 def figures(requests: int, p: float | None, k: int = 4) -> Payload:
+    more = dict.fromkeys(("p_low", "p_high", "p_per_token", "num_speculative_tokens"))
     if p is None:
         return dict.fromkeys(("requests", "verify_steps", "draft_tokens", "accepted_tokens"), 0) | {
             "p": None,
             "mean_acceptance_length": None,
+            **more,
         }
     steps = requests * 20
     accepted = round(steps * k * p)
@@ -49,6 +51,7 @@ def figures(requests: int, p: float | None, k: int = 4) -> Payload:
         "accepted_tokens": accepted,
         "p": accepted / (steps * k),
         "mean_acceptance_length": 1 + accepted / steps,
+        **more,
     }
 
 
@@ -67,6 +70,12 @@ def fallback(**changes: Any) -> Payload:
         "since": (NOW - timedelta(minutes=92)).isoformat(),
         "reason": "p over the last 100 requests is back above 0.70",
         "can_fall_back": True,
+        "trigger": "probes",
+        "evidence": {"p": 0.72},
+        "effective": True,
+        "dry_run": False,
+        "until": None,
+        "slices": [],
         "history": [
             {
                 "at": (NOW - timedelta(minutes=92)).isoformat(),
@@ -75,6 +84,9 @@ def fallback(**changes: Any) -> Payload:
                 "from_state": "autoregressive",
                 "to_state": "speculative",
                 "reason": "p over the last 100 requests is back above 0.70",
+                "slice": "",
+                "trigger": "probes",
+                "evidence": {"p": 0.72},
             }
         ],
     } | changes
@@ -94,8 +106,12 @@ def summary(**changes: Any) -> Payload:
         "latency": {
             "speculative": latencies(398, 612.0),
             "autoregressive": latencies(57, 948.0),
+            "baseline": "true_ar",
             "ratio": 612.0 / 948.0,
+            "ratio_concurrency": "2-4",
             "ratio_reason": None,
+            "by_concurrency": [],
+            "baseline_share": 0.02,
         },
         "slo": {"latency_under_800ms_ratio": 0.981, "p95_latency_under_800ms_ratio": 0.9333},
         "traffic": {
@@ -109,8 +125,18 @@ def summary(**changes: Any) -> Payload:
         "coverage": {
             "requests": 0.957,
             "missing": {"no acceptance block in the reply": 14, "acceptance block of unknown shape": 4},
+            "engines": [],
         },
         "alignment": alignment(),
+        "similarity": {
+            "model": "all-MiniLM-L6-v2",
+            "reason": None,
+            "draft": {"pairs": 100, "mean": 0.95, "p10": 0.81, "warning": 9, "critical": 2},
+            "replay": {"pairs": 0, "mean": None, "p10": None, "warning": 0, "critical": 0},
+            "replay_equal": None,
+            "dropped": 0,
+        },
+        "quality": {"requests": 473, "flags": [{"flag": "repetition", "total": 1, "share": 0.01}]},
         "versions": {
             "specwatch": "0.1.0",
             "fingerprint": "vllm-0.32.0-ab12",
@@ -136,6 +162,13 @@ def alignment(*moved: tuple[str | None, int, int, int], more: int = 0) -> Payloa
         "same_text_other_id": sum(times for *_, times in moved),
         "moved_tokens": len(moved) + more,
         "moved": tokens,
+        "static": {
+            "verdict": "aligned",
+            "severity": "none",
+            "sentences": [],
+            "share_at_moved": 0.0,
+            "unknown_ids": 0,
+        },
     }
 
 
@@ -208,6 +241,8 @@ def acceptance(by: str | None = None) -> Payload:
     if by is not None:
         points = [figures(100, p) | {"at": None, "group": name} for name, p in SCENARIOS.items()]
         points.append(figures(0, None) | {"at": None, "group": "untested"})
+    for point in points:
+        del point["p_per_token"]
     return {"window_s": 3600, "step_s": None if by else 60, "by": by, "points": points}
 
 
@@ -222,7 +257,7 @@ def latency() -> Payload:
         for i in range(60)
         if not 17 <= i < 21
     ]
-    return {"window_s": 3600, "step_s": 60, "by": None, "points": points}
+    return {"window_s": 3600, "step_s": 60, "by": None, "baseline": "true_ar", "points": points}
 
 
 def truncation_point(steps: int, p: float, *, drafted: int = 4, positions: int = 5) -> Payload:
@@ -242,6 +277,8 @@ def truncation_point(steps: int, p: float, *, drafted: int = 4, positions: int =
         "rejected_at": rejected,
         "reached": reached,
         "hazard": [None if not r or n is None else n / r for n, r in pairs],
+        "shape": "decay",
+        "cliff_at": None,
     }
 
 

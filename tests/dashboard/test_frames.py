@@ -225,8 +225,11 @@ def numbers(values):
         assert value is None or not math.isnan(value)
 
 
+FALLBACKS = st.builds(models.FallbackState, evidence=st.none(), slices=st.just([]))
+
+
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
-@given(st.builds(models.Summary, instance=st.just("sidecar"), versions=st.just(VERSIONS)))
+@given(st.builds(models.Summary, instance=st.just("sidecar"), versions=st.just(VERSIONS), fallback=FALLBACKS))
 def test_any_summary(model):
     summary = over_the_wire(model, shapes.Summary)
     span = frames.window_start(summary)

@@ -12,18 +12,40 @@ from typing import Any
 
 import httpx
 import pytest
+from msgspec import json
 from support.records import NOW, figures, record
 
 from sidecar.api import models
 from sidecar.api.app import create_app
 from sidecar.api.deps import ApiDeps
 from sidecar.api.params import parse_duration
-from sidecar.record import Arm, Outcome
+from sidecar.engine_request import EngineRequest, Hello
+from sidecar.probes.tokenizer_check.compare import compare
+from sidecar.probes.tokenizer_check.files import Model as FilesOf
+from sidecar.probes.truncation import Places
+from sidecar.probes.windows import Windows
+from sidecar.record import Acceptance, Arm, Outcome
 from sidecar.store.queries import Reader
-from sidecar.store.rows import Transition
+from sidecar.store.rows import SimilarityRow, Transition
 from sidecar.store.writer import Writer
 
 TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+SCORES = {"pairs": 4, "mean": 0.9, "p10": 0.7, "warning": 1, "critical": 1}
+SIMILARITY = {
+    "model": "all-MiniLM-L6-v2",
+    "reason": None,
+    "draft": SCORES,
+    "replay": {"pairs": 0, "mean": None, "p10": None, "warning": 0, "critical": 0},
+    "replay_equal": None,
+    "dropped": 3,
+}
+QUALITY: dict[str, Any] = {
+    "requests": 9,
+    "flags": [{"flag": "garble", "total": 1, "share": 0.11}],
+    "recent": [{"at": "2026-01-31T12:00:00Z", "request_id": "chatcmpl-a", "flag": "garble", "evidence": "250 of …"}],
+}
 
 
 class Switch:
@@ -37,7 +59,13 @@ class Switch:
             state="speculative",
             since=datetime.fromtimestamp(NOW - 500, UTC),
             reason="started",
+            trigger="operator",
+            evidence=None,
             can_fall_back=can_fall_back,
+            effective=None,
+            dry_run=False,
+            until=None,
+            slices=[],
         )
 
     def state(self) -> models.FallbackState:
@@ -81,6 +109,8 @@ def deps(tmp_path: Path) -> ApiDeps:
         database_ok=lambda: True,
         records_dropped=lambda: 7,
         render_metrics=lambda: (b"specwatch_x 1\n", TYPE),
+        similarity=lambda: SIMILARITY,
+        quality=lambda: QUALITY,
         now=lambda: NOW + 1,
     )
 
@@ -231,6 +261,57 @@ def test_paths_and_methods_that_do_not_exist(deps: ApiDeps) -> None:
     run(deps, work)
 
 
+def test_windows(deps: ApiDeps) -> None:
+    windows = Windows()
+    for i in range(300):
+        asked = "code" if i % 3 else "chat"
+        windows.add(record(scenario=asked, acceptance=figures((40, 10) if i % 3 else (10, 40))), NOW)
+    windows.add(record(acceptance=Acceptance(reason="nothing was drafted")), NOW)
+
+    async def work(http: httpx.AsyncClient) -> None:
+        found = models.Windows.model_validate_json((await http.get("/api/v1/windows?by=scenario")).content)
+        assert (found.whole.group, found.whole.requests, found.hour.requests) == (None, 100, 300)
+        assert [(each.group, each.p) for each in found.slices] == [("chat", 0.8), ("code", 0.2)]
+        code = found.slices[1].truncation
+        assert (code.truncation_rate, code.first_position_share, code.shape) == (0.8, 1.0, "unknown")
+        assert [warning[:3] for warning in code.warnings] == ["100", "80%"]
+        assert found.not_drafted.share == 0.01
+        assert found.not_drafted.reasons == {"nothing was drafted": 1}
+        assert (found.break_even_p, found.break_even_p_per_token) == (0.25, pytest.approx(0.25))
+        bare = models.Windows.model_validate_json((await http.get("/api/v1/windows")).content)
+        assert (bare.by, bare.slices, bare.whole) == (None, [], found.whole)
+        assert (await http.get("/api/v1/windows?by=colour")).status_code == 422
+
+    run(replace(deps, windows=windows, draft_cost=0.25), work)
+
+
+def test_empty_windows(deps: ApiDeps) -> None:
+    async def work(http: httpx.AsyncClient) -> None:
+        found = models.Windows.model_validate_json((await http.get("/api/v1/windows?by=k")).content)
+        assert (found.whole.p, found.whole.p_low, found.whole.truncation.truncation_rate) == (None, None, None)
+        assert (found.hour.requests, found.not_drafted.share, found.break_even_p) == (0, None, None)
+        places = models.Places.model_validate_json((await http.get("/api/v1/places")).content)
+        assert (places.places, places.reason) == ([], "no engine tells its drafts: engine_events is not set")
+
+    run(deps, work)
+
+
+def test_places(deps: ApiDeps) -> None:
+    request, places = EngineRequest("a-1", "a", Hello(1, 0), 5), Places()
+    for _ in range(10):
+        request.add([1, 2, 3], [1, 2, 3, 4], 0, 1000)
+    places.add(request, NOW)
+
+    async def work(http: httpx.AsyncClient) -> None:
+        found = models.Places.model_validate_json((await http.get("/api/v1/places")).content)
+        assert [(each.place, each.p, each.truncation.verify_steps) for each in found.places] == [
+            ("0-31", 1.0, 8),
+            ("32-127", 1.0, 2),
+        ]
+
+    run(replace(deps, places=places), work)
+
+
 def test_fallback(deps: ApiDeps) -> None:
     switch = deps.fallback
     assert isinstance(switch, Switch)
@@ -326,6 +407,14 @@ ALIGNMENT: dict[str, Any] = {
         }
         for number in range(7)
     ],
+    "static": {
+        "verdict": "misaligned",
+        "severity": "critical",
+        "sentences": ["2 of 2 ordinary tokens"],
+        "share_at_moved": 0.5,
+        "unknown_ids": 0,
+        "report": json.decode(json.encode(compare(FilesOf(tokens={"a": 0, "b": 1}), FilesOf(tokens={"a": 1, "b": 2})))),
+    },
 }
 
 
@@ -338,6 +427,25 @@ def test_alignment(deps: ApiDeps) -> None:
     short = models.Summary.model_validate_json(get(told, "/api/v1/summary").content).alignment
     assert (short.moved_tokens, short.same_text_other_id) == (7, 100)
     assert short.moved == found.moved[:5]
+    assert short.static.model_dump() == {k: v for k, v in ALIGNMENT["static"].items() if k != "report"}
+
+
+def test_similarity_and_quality(deps: ApiDeps, tmp_path: Path) -> None:
+    writer = Writer(f"sqlite:///{tmp_path}/specwatch.db")
+    for number, score in enumerate((0.9, None)):
+        level = "unknown" if score is None else "ok"
+        row = SimilarityRow(NOW - 60 * number, "test", f"r{number}", "draft", score, level, None, "m", chunked=False)
+        writer.put_similarity(row)
+    writer.start()
+    writer.close(10)
+    found = models.SimilaritySeries.model_validate_json(get(deps, "/api/v1/similarity?window=1h&step=1h").content)
+    assert sum(point.pairs for point in found.points) == sum(point.unknown for point in found.points) == 1
+    assert found.last_100.model_dump() == SIMILARITY
+    assert get(deps, "/api/v1/similarity?window=365d&step=1s").status_code == 422
+    assert get(deps, "/api/v1/quality").json() == QUALITY
+    summary = get(deps, "/api/v1/summary").json()
+    assert summary["similarity"] == SIMILARITY
+    assert summary["quality"] == {name: value for name, value in QUALITY.items() if name != "recent"}
 
 
 def test_drafts(deps: ApiDeps) -> None:

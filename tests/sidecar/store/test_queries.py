@@ -18,6 +18,7 @@ from sidecar.api.models import AcceptanceSeries, LatencySeries, RequestPage, Sum
 from sidecar.probes.acceptance import CountWindow
 from sidecar.probes.latency import Side
 from sidecar.probes.slices import DIMENSIONS
+from sidecar.probes.truncation import shape
 from sidecar.record import AcceptanceQuality, Arm, Outcome, Record
 from sidecar.store.cursor import BadCursor
 from sidecar.store.engine import writing_engine
@@ -162,7 +163,10 @@ def truncation_of(items: Sequence[Record], positions: int) -> dict[str, Any]:
         return [sum(column) if column else None for column in columns]
 
     rejected, reached = add("rejected_at"), add("reached")
+    fall = shape(rejected, reached)
     return {
+        "shape": fall.kind,
+        "cliff_at": fall.cliff_at,
         "verify_steps": sum(each.verify_steps or 0 for each in found),
         "truncated_steps": sum(sum(each.rejected_at or ()) for each in found),
         "rejected_at": rejected,
