@@ -34,6 +34,7 @@ from .probes.embedder import Embedder
 from .probes.latency import Latencies
 from .probes.quality import Flag, Quality
 from .probes.similarity import Limits
+from .probes.truncation import Places
 from .probes.windows import Windows
 from .proposals import Proposals, Texts
 from .record import Outcome, Record
@@ -98,6 +99,7 @@ class Recorder:
             raise SettingsError(str(error)) from None
         self.tasks = Tasks()
         self.windows = Windows()
+        self.places = Places()
         self.latencies = Latencies()
         #: What the engine tells by itself; None where nobody asked for it.
         self.feed = None if settings.engine_events is None else EngineFeed(settings.engine_events)
@@ -240,6 +242,7 @@ class Recorder:
 
     def _finished(self, request: EngineRequest) -> None:
         """An engine has told all of a request."""
+        self.places.add(request, time.time())
         known = set(self.quality.totals)
         for flag, evidence in self.quality.add(request, time.time()):
             if flag not in known:
@@ -366,6 +369,9 @@ class Recorder:
             admin_token=token.get_secret_value() if token is not None else None,
             alignment=None if self.proposals is None else self.proposals.state,
             drafts=None if self.proposals is None or not self.settings.recent_drafts else self.proposals.drafts,
+            windows=self.windows,
+            places=None if self.feed is None else self.places,
+            draft_cost=self.settings.draft_cost,
             similarity=self.similarity.state,
             quality=self.quality.state,
             counters=self.counters.state if self.settings.counters_every_s else tuple,

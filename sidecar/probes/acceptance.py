@@ -192,14 +192,6 @@ class CountWindow:
         """The requests, oldest first."""
         return iter(self._rows)
 
-    @property
-    def acceptance_rate(self) -> float | None:
-        return self.figures().p
-
-    @property
-    def mean_acceptance_length(self) -> float | None:
-        return self.figures().mean_acceptance_length
-
     def figures(self) -> Figures:
         return self._sums.figures(next(iter(self._ks)) if len(self._ks) == 1 else None)
 

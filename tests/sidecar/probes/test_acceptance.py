@@ -25,11 +25,11 @@ def test_c04_requests_without_drafts_are_no_evidence() -> None:
     for _ in range(200):
         window.add(record(None))
         window.add(record(0, 0, verify_steps=0))
-    assert window.acceptance_rate is None
-    assert window.mean_acceptance_length is None
+    assert window.figures().p is None
+    assert window.figures().mean_acceptance_length is None
     for _ in range(20):
         window.add(record(10, 8, verify_steps=4))
-    assert window.acceptance_rate == pytest.approx(0.8)
+    assert window.figures().p == pytest.approx(0.8)
     assert len(window) == 20
 
 
