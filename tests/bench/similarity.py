@@ -51,6 +51,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=12)
     rounds = parser.parse_args().rounds
+    sys.setswitchinterval(0.001)  # as `specwatch sidecar` has it
     print("ms of a core a pair           20 tokens   100 tokens   250 tokens   2000 tokens")
     for backend in BACKENDS:
         embedder = Embedder(backend, None)
