@@ -1,4 +1,4 @@
-"""Acceptance over the last N requests that speculated."""
+"""Acceptance over the last N requests that speculated, and over the last hour."""
 
 import math
 from collections import deque

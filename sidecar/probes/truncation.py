@@ -39,15 +39,6 @@ class Positions(NamedTuple):
         cut = sum(self.rejected_at)
         return self.rejected_at[0] / cut if cut else None
 
-    @property
-    def survival(self) -> list[float | None]:
-        """Share of the steps that accepted position i: that of vLLM's per-position counters if all drafted k tokens."""
-        steps = self.reached[0] if self.reached else 0
-        return [
-            (reached - rejected) / steps if steps else None
-            for rejected, reached in zip(self.rejected_at, self.reached, strict=True)
-        ]
-
 
 def positions(rows: Iterable[Counted]) -> Positions:
     """The lists of requests added up; those that have none are left out."""
@@ -62,15 +53,6 @@ def positions(rows: Iterable[Counted]) -> Positions:
         for i, count in enumerate(row.reached[:MOST_POSITIONS]):
             reached[i] += count
     return Positions(rejected_at[:longest], reached[:longest])
-
-
-def from_counters(drafts: int, accepted: Sequence[int]) -> Positions:
-    """The same from an engine's counters: steps that drafted, and of them those that accepted position i.
-
-    Holds where all drafted equally many tokens; what was drafted less is taken for rejected.
-    """
-    reached = [drafts, *accepted[:-1]][: len(accepted)]
-    return Positions([before - after for before, after in zip(reached, accepted, strict=True)], reached)
 
 
 def warnings(found: Positions, verify_steps: int) -> list[str]:

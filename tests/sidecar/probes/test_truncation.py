@@ -1,4 +1,4 @@
-"""Where verify steps are cut: shapes, warnings, places in the answer. C03, C10."""
+"""Where verify steps are cut: shapes, warnings, places in the answer. C10."""
 
 import random
 from collections.abc import Sequence
@@ -15,13 +15,12 @@ from sidecar.probes.truncation import (
     Places,
     Positions,
     Shape,
-    from_counters,
     positions,
     shape,
     warnings,
 )
 
-#: Of a draft that is run wrongly beyond its fifth token.
+#: Shares of the steps that accept each position, of a draft that is run wrongly beyond its fifth token.
 C10 = [0.600, 0.385, 0.215, 0.108, 0.062, 0.0, 0.0, 0.0]
 
 
@@ -36,16 +35,11 @@ def draft(shares: Sequence[float], steps: int, rng: random.Random | None = None)
     return Positions(rejected_at, reached)
 
 
-def test_c03_the_mean_length_is_one_and_the_sum_of_the_position_rates() -> None:
-    found = from_counters(30, [26, 20, 9])
-    assert found == ([4, 6, 11], [30, 26, 20])
-    assert found.survival == [26 / 30, 20 / 30, 9 / 30]
-    assert 1 + sum(rate for rate in found.survival if rate is not None) == pytest.approx(1 + (26 + 20 + 9) / 30)
-
-
 def test_c10_a_cliff_is_told_from_decay() -> None:
-    found = from_counters(1000, [round(1000 * rate) for rate in C10])
-    assert shape(*found) == Shape(Kind.CLIFF, 5, 6)
+    accepted = [round(1000 * rate) for rate in C10]
+    reached = [1000, *accepted[:-1]]
+    rejected_at = [came - passed for came, passed in zip(reached, accepted, strict=True)]
+    assert shape(rejected_at, reached) == Shape(Kind.CLIFF, 5, 6)
     assert shape(*draft([0.6] * 5, 1000)).kind is Kind.DECAY
 
 
@@ -53,8 +47,7 @@ def test_c10_none_of_n_is_not_never_drafted() -> None:
     short, long = draft([0.9, 0.9, 0.9], 1000), draft([0.9, 0.9, 0.9, 0.0, 0.0], 1000)
     assert shape(*short) == Shape(Kind.DECAY, None, 3)
     assert shape(*long) == Shape(Kind.CLIFF, 3, 4)
-    assert long.survival[3:] == [0.0, 0.0]
-    assert len(short.survival) == 3
+    assert long.reached[3:] == [729, 0]
     assert shape([*short.rejected_at, None], [*short.reached, None]) == shape(*short)
 
 
