@@ -9,7 +9,7 @@ a return that did not last as long as the dwell before it, double the next dwell
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
@@ -139,10 +139,13 @@ class Circuit:
     #: The acceptance rate has dropped, by the detector.
     _dropped: bool
 
-    def __init__(self, rules: Rules, name: str, now: float, *, patient: bool = False) -> None:
-        """`patient`: it waits for a full window, so that slices have the first word."""
+    def __init__(self, rules: Rules, name: str, now: float, excuse: Callable[[float], bool] | None = None) -> None:
+        """`excuse` is asked before it falls back over figures: whether what is wrong has been seen to otherwise.
+
+        With one it waits for a full window.
+        """
         self.name = name
-        self._patient = patient
+        self._excuse = excuse
         self.state = State.SPECULATIVE
         self.since = now
         self.reason = "started"
@@ -235,13 +238,22 @@ class Circuit:
         if not self._count(record) or now < self._held_until:
             return None
         if "acceptance" in rules.triggers and self._low():
-            return self._fall_back(now, Trigger.ACCEPTANCE, self._sentence("is below"), self._figures())
+            return None if self._excused(now) else self.open(now)
         if self._dropped and "change" in rules.triggers:
             p = rules.rate(self._window.figures())
             if p is not None and (since := self._detector.rate) is not None and since < self.mark:
+                if self._excused(now):
+                    return None
                 reason = f"the acceptance rate has dropped to {since:.2f} (it is {p:.2f} over the window)"
                 return self._fall_back(now, Trigger.CHANGE, reason, self._figures() | {"p_since_change": since})
         return None
+
+    def _excused(self, now: float) -> bool:
+        return self._excuse is not None and self._excuse(now)
+
+    def open(self, now: float) -> Change:
+        """Fall back over what the window shows."""
+        return self._fall_back(now, Trigger.ACCEPTANCE, self._sentence("is below"), self._figures())
 
     def _fault(self, now: float) -> tuple[Trigger, str, Evidence] | None:
         """What goes wrong with requests, whatever their figures."""
@@ -376,7 +388,7 @@ class Circuit:
             return False
         if len(window) >= self._size:
             return True
-        hasty = not (self._patient and self.state is State.SPECULATIVE)
+        hasty = self._excuse is None or self.state is not State.SPECULATIVE
         interval = window.interval(SURE) if hasty and rules.definition == "pooled" else None
         return interval is not None and interval[1] < self.mark
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from ..probes.acceptance import Counted, Figures, counted
 from ..probes.slices import DIMENSIONS, slices_of
 from ..record import Arm, Record
 from .circuit import NOTHING, Change, Circuit, Readings, Rules, State, Trigger
 
 #: Slices of one kind that are watched at a time; clients name scenarios.
 MOST_SLICES = 64
+#: Requests that a slice, and all others, have at least where it is to blame for what all traffic shows.
+BLAME_REQUESTS = 5
 #: Requests without speculation that are looked at, and those that tell something.
 EFFECT_REQUESTS, EFFECT_ENOUGH = 20, 3
 
@@ -81,7 +84,10 @@ class Fallback:
         self._probe_share = probe_share
         self._random = random.Random(seed).random  # noqa: S311 - chooses baseline and probes, guards nothing
         self._dimensions = tuple(name for name in DIMENSIONS if name in slices)
-        self._whole = Circuit(rules, "", now, patient=bool(self._dimensions))
+        #: What the circuit of all traffic has counted, with the slices of each request.
+        self._counted: deque[tuple[Counted, tuple[str, ...]]] = deque(maxlen=rules.window)
+        self._made: list[Change] = []
+        self._whole = self._new_whole(now)
         self._slices: dict[str, OrderedDict[str, Circuit]] = {name: OrderedDict() for name in self._dimensions}
         #: Those of them that are not speculative.
         self._open: dict[tuple[str, str], Circuit] = {}
@@ -199,7 +205,8 @@ class Fallback:
 
     def _obey(self, order: Decision) -> None:
         self.mode, self.order = order.mode, order
-        self._whole = Circuit(self.rules, "", order.at, patient=bool(self._dimensions))
+        self._whole = self._new_whole(order.at)
+        self._counted.clear()
         for circuits in self._slices.values():
             circuits.clear()
         self._open.clear()
@@ -210,29 +217,36 @@ class Fallback:
         if self.mode is not Mode.AUTO or record.arm in (Arm.AUTOREGRESSIVE, Arm.BASELINE):
             return []
         virtual = self.dry_run or not self.can_fall_back
-        changes = []
         in_open = False
         if self._dimensions:
-            values = dict(zip(DIMENSIONS, slices_of(record), strict=True))
+            values = slices_of(record)
+            row = counted(record) if record.arm is Arm.SPECULATIVE else None
+            if row is not None:
+                self._counted.append((row, values))
             for dimension in self._dimensions:
-                circuit = self._slice(dimension, values[dimension])
+                circuit = self._slice(dimension, values[DIMENSIONS.index(dimension)])
                 if circuit is not None:
                     if change := circuit.add(record, now, virtual=virtual):
-                        changes.append(self._changed(circuit, change))
+                        self._changed(circuit, change)
                     in_open = in_open or circuit.state is not State.SPECULATIVE
         # A request of a slice that has a decision of its own is no evidence about all the rest.
         if not in_open and (change := self._whole.add(record, now, virtual=virtual)):
-            changes.append(self._changed(self._whole, change))
-        return changes
+            self._changed(self._whole, change)
+        made, self._made = self._made, []
+        return made
 
     def tick(self, now: float, readings: Readings = NOTHING) -> list[Change]:
         """Look at the clock and at what no single request tells; what follows from it."""
         if self.mode is not Mode.AUTO:
             return []
-        circuits = [self._whole, *self._open.values()]
-        return [self._changed(each, change) for each in circuits if (change := each.tick(now, readings))]
+        for each in [self._whole, *self._open.values()]:
+            if change := each.tick(now, readings):
+                self._changed(each, change)
+        made, self._made = self._made, []
+        return made
 
-    def _changed(self, circuit: Circuit, change: Change) -> Change:
+    def _changed(self, circuit: Circuit, change: Change) -> None:
+        self._made.append(change)
         self._note(circuit)
         if change.before is State.SPECULATIVE:
             self._effect = _Effect()
@@ -241,7 +255,30 @@ class Fallback:
                 for each in (self._whole, *(each for slices in self._slices.values() for each in slices.values())):
                     if each.state is State.SPECULATIVE:
                         each.forget()
-        return change
+            self._counted.clear()
+
+    def _new_whole(self, now: float) -> Circuit:
+        return Circuit(self.rules, "", now, self._blame if self._dimensions else None)
+
+    def _blame(self, now: float) -> bool:
+        """Have one slice fall back in place of all traffic, where the rest is fine without it; the smallest such."""
+        mark, rate = self._whole.mark, self.rules.rate
+        found: list[tuple[int, Circuit]] = []
+        for dimension in self._dimensions:
+            at = DIMENSIONS.index(dimension)
+            for value in {values[at] for _, values in self._counted}:
+                inside = _figures(row for row, values in self._counted if values[at] == value)
+                rest = _figures(row for row, values in self._counted if values[at] != value)
+                circuit, low, high = self._slices[dimension].get(value), rate(inside), rate(rest)
+                if circuit is None or low is None or high is None or not low < mark <= high:
+                    continue
+                if min(inside.requests, rest.requests) >= BLAME_REQUESTS:
+                    found.append((inside.requests, circuit))
+        if not found:
+            return False
+        circuit = min(found, key=lambda each: each[0])[1]
+        self._changed(circuit, circuit.open(now))
+        return True
 
     # ---- slices
 
@@ -283,6 +320,13 @@ class Fallback:
     def counted(self, drafted: int | None) -> None:
         """Tokens that the engine's own counters say were drafted while none should be; None: not known."""
         self._effect.drafted = drafted
+
+
+def _figures(rows: Iterable[Counted]) -> Figures:
+    total = Counted()
+    for row in rows:
+        total.put(row)
+    return total.figures(None)
 
 
 class _Effect:

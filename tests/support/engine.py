@@ -170,7 +170,7 @@ class Engine:
 @contextlib.contextmanager
 def engine(folder: Path, config: Mapping[str, Any], env: Mapping[str, str] | None = None) -> Iterator[Engine]:
     """vLLM with `config`, started by the product's own launcher; `env` on top of this environment."""
-    (port,) = free_ports(1)
+    port = config.get("port") or free_ports(1)[0]
     file, events = folder / "engine.yaml", folder / "events.sock"
     file.write_text(yaml.safe_dump({"port": port, "log": str(folder / "vllm.log"), **config}))
     environment = {key: value for key, value in os.environ.items() if not key.startswith("SPECWATCH_")}

@@ -52,9 +52,13 @@ class Sidecar:
             with contextlib.suppress(httpx.HTTPError):
                 if httpx.get(f"{self.admin}/readyz").status_code == 200:
                     return
-            assert self._process.poll() is None, (self.folder / "sidecar.log").read_text()
+            assert self._process.poll() is None, self.log
             assert time.monotonic() < deadline
             time.sleep(0.1)
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "sidecar.log").read_text()
 
     def stop(self, number: int = signal.SIGTERM) -> None:
         self._process.send_signal(number)

@@ -161,6 +161,26 @@ def test_a_slice_that_makes_up_all_traffic_is_switched_alone() -> None:
     assert world.told == [("scenario=fault_report", AR)]
 
 
+def test_all_traffic_is_not_switched_for_what_one_slice_does() -> None:
+    """Nine hot requests of many draft tokens bring the figure of all traffic down before their slice has its ten."""
+    world = World(switch(slices=["scenario", "temperature"]))
+    for index in range(120):
+        world.serve(0.93, draft_tokens=96, temperature=0.0, scenario="abcd"[index % 4])
+    for index in range(20):
+        world.serve(0.0, draft_tokens=440, temperature=2.0, scenario="abcd"[index % 4])
+    assert world.told == [("temperature=>1", AR)]
+    assert world.changes[0].evidence["requests"] == 9
+    world.serve(0.9, 100, temperature=0.0)
+    assert world.told == [("temperature=>1", AR)]
+
+
+def test_all_traffic_is_switched_where_no_slice_is_to_blame() -> None:
+    world = World(switch(slices=["scenario", "temperature"], rules=Rules(min_requests=100)))
+    for index in range(300):
+        world.serve(0.55 + 0.05 * (index % 3), scenario="abc"[index % 3], temperature=index % 2)
+    assert world.told == [("", AR)]
+
+
 def test_c10_only_the_long_prompts_trip() -> None:
     world = World(switch(slices=["prompt_length"]))
     for index in range(50):
