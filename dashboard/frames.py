@@ -105,13 +105,22 @@ MODE_WORDS = {
 }
 
 
+STATE_WORDS = {
+    "speculative": "Speculative decoding is on",
+    "autoregressive": "Speculative decoding is off: replies are autoregressive",
+    "probing": "Speculative decoding is off, but for a few requests that are watched",
+    "ineffective": "Speculative decoding was ordered off, and the engine drafts all the same",
+}
+
+
 def state_line(state: shapes.FallbackState, now: datetime) -> StateLine:
     since, speculating = utc(state.since), state.state == "speculative"
+    headline = STATE_WORDS[state.state]
+    if state.slices:
+        headline += f"; by themselves: {', '.join(f'{each.slice} ({each.state})' for each in state.slices)}"
     return StateLine(
         speculating=speculating,
-        headline="Speculative decoding is on"
-        if speculating
-        else "Speculative decoding is off: replies are autoregressive",
+        headline=headline,
         mode=MODE_WORDS[state.mode],
         since=f"since {since:%Y-%m-%d %H:%M:%S} UTC, for {span((utc(now) - since).total_seconds())}",
         reason=state.reason.strip() or "no reason given",
@@ -122,6 +131,7 @@ def transitions(history: list[shapes.Transition]) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "when (UTC)": [f"{utc(t.at):%Y-%m-%d %H:%M:%S}" for t in history],
+            "of": [t.slice or "all traffic" for t in history],
             "from": [t.from_state for t in history],
             "to": [t.to_state for t in history],
             "mode": [t.mode for t in history],

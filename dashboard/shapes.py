@@ -67,12 +67,18 @@ class Slo(Shape):
     p95_latency_under_800ms_ratio: float | None
 
 
+class SliceState(Shape):
+    slice: str
+    state: State
+
+
 class FallbackState(Shape):
     mode: Mode
     state: State
     since: datetime
     reason: str
     can_fall_back: bool
+    slices: list[SliceState]
 
 
 class Versions(Shape):
@@ -195,6 +201,7 @@ class Transition(Shape):
     from_state: State
     to_state: State
     reason: str
+    slice: str
 
 
 class Fallback(FallbackState, kw_only=True):

@@ -398,6 +398,7 @@ class Recorder:
         last = self.windows.whole.figures()
         alignment = None if self.proposals is None else self.proposals.alignment
         aligned = AlignmentState.UNKNOWN if alignment is None else alignment.state()[0]
+        misaligned = self.proposals is not None and self.proposals.misaligned[0]
         return Live(
             outcomes=traffic.outcomes,
             refused=traffic.refused,
@@ -412,7 +413,7 @@ class Recorder:
             states={each.value: each is state for each in State},
             opt_out_ineffective=self.tap.ineffective,
             feed=self._feed_counts(),
-            aligned=None if aligned is AlignmentState.UNKNOWN else aligned is AlignmentState.ALIGNED,
+            aligned=False if misaligned else True if aligned is AlignmentState.ALIGNED else None,
             same_text_other_id=None if alignment is None else alignment.same_text_other_id,
             similarity_dropped=self.similarity.dropped,
             output_flags={flag: self.quality.totals[flag] for flag in Flag},

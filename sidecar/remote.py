@@ -86,8 +86,13 @@ def print_status(answer: dict[str, Any], steered: list[dict[str, Any]]) -> None:
     table = Table(show_header=False, box=None, pad_edge=False)
     since = datetime.fromisoformat(fallback["since"]).astimezone(UTC)
     table.add_row("state", f"{fallback['state']} (mode {fallback['mode']}) since {since:%Y-%m-%d %H:%M:%S} UTC")
-    table.add_row("why", fallback["reason"])
-    table.add_row("acceptance rate p", f"{_ratio(recent['p'])} over the last {recent['requests']} speculating requests")
+    table.add_row("why", escape(fallback["reason"]))
+    for each in fallback["slices"]:
+        table.add_row(escape(each["slice"]), escape(f"{each['state']}: {each['reason']}"))
+    between = "" if recent["p_low"] is None else f" ({recent['p_low']:.3f} to {recent['p_high']:.3f})"
+    table.add_row(
+        "acceptance rate p", f"{_ratio(recent['p'])}{between} over the last {recent['requests']} speculating requests"
+    )
     table.add_row("mean acceptance length", _number(recent["mean_acceptance_length"], " tokens"))
     table.add_row("p, last hour", f"{_ratio(window['p'])} over {window['requests']} requests")
     for side in ("speculative", "autoregressive"):
@@ -99,6 +104,11 @@ def print_status(answer: dict[str, Any], steered: list[dict[str, Any]]) -> None:
     )
     outcomes = ", ".join(f"{count} {name}" for name, count in traffic["outcomes"].items() if count)
     table.add_row("requests, last hour", f"{traffic['requests']}" + (f" ({outcomes})" if outcomes else ""))
+    table.add_row("similarity", escape(_similarity(answer["similarity"])))
+    table.add_row("output flags", escape(_flags(answer["quality"])))
+    for each in answer["coverage"]["engines"]:
+        if each["coverage"] is not None:
+            table.add_row(f"coverage, {each['upstream']}", f"rows tell of {each['coverage']:.1%} of its draft tokens")
     alignment = answer["alignment"]
     tokens = f"{alignment['state']}: {alignment['reason']}{_tokens(alignment['moved'])}"
     table.add_row("tokenizers", escape(tokens))
@@ -117,6 +127,19 @@ def print_status(answer: dict[str, Any], steered: list[dict[str, Any]]) -> None:
 def _tokens(moved: list[dict[str, Any]]) -> str:
     told = ", ".join(f"{each['target_text'] or '?'} ({each['target_id']}, draft {each['draft_id']})" for each in moved)
     return f": {told}" if told else ""
+
+
+def _similarity(told: dict[str, Any]) -> str:
+    figures = told["draft"]
+    if figures["mean"] is None:
+        return told["reason"] or "no data"
+    below = f"{figures['warning']} warnings, {figures['critical']} critical"
+    return f"{figures['mean']:.3f} mean of the last {figures['pairs']} drafts with their replies ({below})"
+
+
+def _flags(told: dict[str, Any]) -> str:
+    seen = [f"{each['total']} {each['flag']}" for each in told["flags"] if each["total"]]
+    return f"{', '.join(seen) or 'none'} of {told['requests']} replies" if told["requests"] else "no data"
 
 
 def _ratio(value: float | None) -> str:

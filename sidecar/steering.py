@@ -51,6 +51,8 @@ class Steering:
         #: Engine cores by server, as they last answered; none where the plugin said that it does not work.
         self._known: dict[str, list[EngineState]] = {}
         self._complaints: dict[str, str] = {}
+        #: Versions that rows tell of, or that were the first.
+        self._told_version: dict[str, str] = {}
 
     @property
     def obeys(self) -> bool | None:
@@ -102,9 +104,16 @@ class Steering:
     def _set_facts(self, name: str) -> None:
         configured = self._configured.get(name, _NO_FACTS)
         found = facts_of(self._versions.get(name), configured, self._known.get(name, ()))
-        if found != self.facts[name]:
+        before = self.facts[name]
+        if found != before:
             _log.info("upstream %s: %s", name, found.fingerprint)
             self.facts[name] = found
+        known = self._told_version.get(name)
+        version = self._versions.get(name)
+        if version is not None and version != known:
+            self._told_version[name] = version
+            if known is not None:
+                self._changed(f"the upstream {name} is vLLM {version} now, and was {known}")
 
     async def set_cap(self, cap: int | None, mode: str | None, reason: str) -> list[EngineState]:
         """Have at most `cap` tokens drafted a step, None: the engine's default. Raises EngineError."""

@@ -139,12 +139,20 @@ class Circuit:
     #: The acceptance rate has dropped, by the detector.
     _dropped: bool
 
-    def __init__(self, rules: Rules, name: str, now: float, excuse: Callable[[float], bool] | None = None) -> None:
-        """`excuse` is asked before it falls back over figures: whether what is wrong has been seen to otherwise.
-
-        With one it waits for a full window.
+    def __init__(
+        self,
+        rules: Rules,
+        name: str,
+        now: float,
+        *,
+        patient: bool = False,
+        excuse: Callable[[float], bool] = lambda now: False,
+    ) -> None:
+        """`patient`: it waits for a full window. `excuse` is asked before it falls back over figures: whether what they
+        show has been seen to otherwise.
         """
         self.name = name
+        self._patient = patient
         self._excuse = excuse
         self.state = State.SPECULATIVE
         self.since = now
@@ -238,18 +246,15 @@ class Circuit:
         if not self._count(record) or now < self._held_until:
             return None
         if "acceptance" in rules.triggers and self._low():
-            return None if self._excused(now) else self.open(now)
+            return None if self._excuse(now) else self.open(now)
         if self._dropped and "change" in rules.triggers:
             p = rules.rate(self._window.figures())
             if p is not None and (since := self._detector.rate) is not None and since < self.mark:
-                if self._excused(now):
+                if self._excuse(now):
                     return None
                 reason = f"the acceptance rate has dropped to {since:.2f} (it is {p:.2f} over the window)"
                 return self._fall_back(now, Trigger.CHANGE, reason, self._figures() | {"p_since_change": since})
         return None
-
-    def _excused(self, now: float) -> bool:
-        return self._excuse is not None and self._excuse(now)
 
     def open(self, now: float) -> Change:
         """Fall back over what the window shows."""
@@ -388,7 +393,7 @@ class Circuit:
             return False
         if len(window) >= self._size:
             return True
-        hasty = self._excuse is None or self.state is not State.SPECULATIVE
+        hasty = not (self._patient and self.state is State.SPECULATIVE)
         interval = window.interval(SURE) if hasty and rules.definition == "pooled" else None
         return interval is not None and interval[1] < self.mark
 

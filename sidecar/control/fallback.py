@@ -7,6 +7,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 
 from ..probes.acceptance import Counted, Figures, counted
 from ..probes.slices import DIMENSIONS, slices_of
@@ -258,19 +259,25 @@ class Fallback:
             self._counted.clear()
 
     def _new_whole(self, now: float) -> Circuit:
-        return Circuit(self.rules, "", now, self._blame if self._dimensions else None)
+        # With slices, they have the first word.
+        return Circuit(self.rules, "", now, patient=bool(self._dimensions), excuse=partial(self._blame, "", ""))
 
-    def _blame(self, now: float) -> bool:
-        """Have one slice fall back in place of all traffic, where the rest is fine without it; the smallest such."""
-        mark, rate = self._whole.mark, self.rules.rate
+    def _blame(self, of: str, name: str, now: float) -> bool:
+        """Have a slice of another kind fall back in place of this slice of kind `of`, or of all traffic where there is
+        none: one without which the rest of it is fine. Of several, the smallest.
+        """
+        own = [each for each in self._counted if not of or each[1][DIMENSIONS.index(of)] == name]
         found: list[tuple[int, Circuit]] = []
         for dimension in self._dimensions:
+            if dimension == of:
+                continue
             at = DIMENSIONS.index(dimension)
-            for value in {values[at] for _, values in self._counted}:
+            for value in {values[at] for _, values in own}:
+                circuit = self._slices[dimension].get(value)
                 inside = _figures(row for row, values in self._counted if values[at] == value)
-                rest = _figures(row for row, values in self._counted if values[at] != value)
-                circuit, low, high = self._slices[dimension].get(value), rate(inside), rate(rest)
-                if circuit is None or low is None or high is None or not low < mark <= high:
+                rest = _figures(row for row, values in own if values[at] != value)
+                low, high = self.rules.rate(inside), self.rules.rate(rest)
+                if circuit is None or low is None or high is None or not low < self._whole.mark <= high:
                     continue
                 if min(inside.requests, rest.requests) >= BLAME_REQUESTS:
                     found.append((inside.requests, circuit))
@@ -294,7 +301,10 @@ class Fallback:
             if idle is None:
                 return None
             del circuits[idle]
-        found = circuits[value] = Circuit(self.rules, f"{dimension}={value}", self.order.at)
+        found = Circuit(
+            self.rules, f"{dimension}={value}", self.order.at, excuse=partial(self._blame, dimension, value)
+        )
+        circuits[value] = found
         return found
 
     def _named(self, name: str) -> Circuit | None:

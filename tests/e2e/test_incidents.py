@@ -85,12 +85,12 @@ class Traffic:
 
 
 class Drafting:
-    """When the engine last drafted a token, by its own counters, read every few milliseconds."""
+    """When the engine drafted tokens, by its own counters, read every few milliseconds."""
 
     def __init__(self, engine: Engine) -> None:
         self._url = engine.url
         self._stop = Event()
-        self.last = time.time()
+        self._times: list[float] = []
         self._thread = Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> "Drafting":
@@ -110,7 +110,13 @@ class Drafting:
                     if line.startswith("vllm:spec_decode_num_draft_tokens_total{"):
                         now = float(line.rsplit(" ", 1)[1])
                 if now > before:
-                    before, self.last = now, asked
+                    before = now
+                    self._times.append(asked)
+
+    def after(self, decided: Sequence[dict[str, Any]]) -> float:
+        """How long after the first decision tokens were drafted, until the next one, s."""
+        at, *later = (unix(row["at"]) for row in decided)
+        return max((time - at for time in self._times if at < time < min(later, default=time + 1)), default=0.0)
 
 
 def decisions(sidecar: Sidecar, name: str = "") -> list[dict[str, Any]]:
@@ -176,7 +182,8 @@ def test_traffic_shifts_to_the_weak_scenario(
     with Drafting(aligned) as drafting:
         traffic.until(lambda: states(sidecar).get(name, "speculative") != "speculative", ["fault_report"], 100)
         traffic.send(16, ["fault_report"])
-    opened = decisions(sidecar, name)[0]
+    decided = decisions(sidecar, name)
+    opened = decided[0]
     assert (opened["to_state"], opened["trigger"]) == ("autoregressive", "acceptance")
     at = unix(opened["at"])
     weak = "select started_at, latency_ms from requests where scenario = 'fault_report' and arm = 'speculative'"
@@ -184,7 +191,7 @@ def test_traffic_shifts_to_the_weak_scenario(
     ended = sum(end <= at + 0.01 for end in ends)
     evidence = opened["evidence"]
     told = f"{name or 'all traffic'} by {actuator}: decided after {ended} requests of the weak scenario had ended, "
-    told += f"p {evidence['p']:.3f} over {evidence['requests']}, last draft {max(drafting.last - at, 0):.2f} s later; "
+    told += f"p {evidence['p']:.3f} over {evidence['requests']}, last draft {drafting.after(decided):.2f} s later; "
     assert 10 <= ended <= 100
     assert evidence["p"] < 0.65
     if slices:
@@ -216,15 +223,16 @@ def test_the_moved_end_of_turn(models: dict[str, Path], tmp_path: Path) -> None:
             with Drafting(running) as drafting:
                 took = traffic.until(lambda: states(sidecar)[""] != "speculative", GOOD, 100, at_a_time=1)
                 traffic.send(8, GOOD)
-            opened = decisions(sidecar)[0]
+            decided = decisions(sidecar)
+            opened = decided[0]
             assert opened["trigger"] == "misalignment"
-            silent = max(drafting.last - unix(opened["at"]), 0)
+            silent = drafting.after(decided)
             while (found := sidecar.api("alignment"))["state"] != "misaligned":
                 traffic.send(1, GOOD)
                 assert traffic.sent < 100
             static = found["static"]
             assert static["verdict"] == "misaligned"
-            assert [(each["text"], each["target_id"], each["draft_id"]) for each in static["moved"]] == [
+            assert [(each["text"], each["target_id"], each["draft_id"]) for each in static["report"]["moved"]] == [
                 ("<|eot|>", 4, 5),
                 ("<|pad|>", 5, 4),
             ]
@@ -235,12 +243,12 @@ def test_the_moved_end_of_turn(models: dict[str, Path], tmp_path: Path) -> None:
                 able(sidecar)
                 back = traffic.until(lambda: states(sidecar)[""] == "speculative", GOOD, 600)
                 rows = [row["to_state"] for row in decisions(sidecar)]
-                failed = f"{len(traffic.failures)} of {traffic.sent} failed"
-                print(
-                    f"\nmoved end of turn: decided after {took} requests ({opened['reason']}), last draft {silent:.2f} s "
-                    f"later; named live after {live}; with an aligned draft back after {back} more; decisions: "
-                    f"{', '.join(rows)}; {failed}; by files: {static['sentences']}"
+                told = (
+                    f"decided after {took} requests ({opened['reason']}), last draft {silent:.2f} s later; named live "
                 )
+                told += f"after {live}; with an aligned draft back after {back} more; decisions: {', '.join(rows)}; "
+                told += f"{len(traffic.failures)} of {traffic.sent} failed; by files: {static['sentences']}"
+                print(f"\nmoved end of turn: {told}")
                 assert not traffic.failures
         finally:
             sidecar.stop()
@@ -259,15 +267,15 @@ def test_a_temperature_is_raised(beside: Callable[..., Sidecar], aligned: Engine
             traffic.send(1, GOOD, **hot)
             took += 1
         traffic.send(8, GOOD, **hot)
-    opened = decisions(sidecar, name)[0]
-    at = unix(opened["at"])
-    assert states(sidecar) == {"": "speculative", name: "autoregressive"}
+    decided = decisions(sidecar, name)
+    opened = decided[0]
+    assert {each for each, state in states(sidecar).items() if state != "speculative"} == {name}
     before = traffic.arms["speculative"]
     traffic.send(24, GOOD)
     assert traffic.arms["speculative"] == before + 24
     print(
         f"\ntemperature 2: decided after {took} requests (p {opened['evidence']['p']:.3f} over "
-        f"{opened['evidence']['requests']}), last draft {max(drafting.last - at, 0):.2f} s later, only {name} switched; "
-        f"{len(traffic.failures)} of {traffic.sent} failed"
+        f"{opened['evidence']['requests']}), last draft {drafting.after(decided):.2f} s later, "
+        f"only {name} switched; {len(traffic.failures)} of {traffic.sent} failed"
     )
     assert not traffic.failures

@@ -7,7 +7,7 @@ import pytest
 
 from sidecar.remote import print_status
 
-FIGURES = {"p": None, "requests": 0, "mean_acceptance_length": None}
+FIGURES = {"p": None, "p_low": None, "p_high": None, "requests": 0, "mean_acceptance_length": None}
 LATENCY = {"p95_ms": None, "requests": 0}
 ANSWER: dict[str, Any] = {
     "fallback": {
@@ -15,11 +15,15 @@ ANSWER: dict[str, Any] = {
         "mode": "auto",
         "since": datetime(2026, 1, 1, tzinfo=UTC).isoformat(),
         "reason": "started",
+        "slices": [{"slice": "scenario=[x]", "state": "autoregressive", "reason": "p 0.4 is low"}],
     },
     "last_100": FIGURES,
     "acceptance": FIGURES,
     "latency": {"speculative": LATENCY, "autoregressive": LATENCY, "ratio": None, "ratio_reason": "too few"},
     "traffic": {"requests": 0, "outcomes": {}},
+    "similarity": {"reason": "engine_events is not set", "draft": {"mean": None}},
+    "quality": {"requests": 0, "flags": []},
+    "coverage": {"engines": []},
     "database": "ok",
 }
 
@@ -54,3 +58,32 @@ def test_the_row_of_the_tokenizers(
     (told,) = [line for line in lines if line.startswith("tokenizers ")]
     assert told.startswith(f"tokenizers {row}")
     assert "tokenizers, by files aligned: [/y]: one" in lines
+
+
+def test_rows_of_slices_and_quality(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    static = {"verdict": "unknown", "sentences": []}
+    alignment = {"state": "unknown", "reason": "nothing", "moved": [], "static": static}
+    print_status(ANSWER | {"alignment": alignment}, [])
+    said = capsys.readouterr().out
+    assert "scenario=[x]" in said
+    assert "autoregressive: p 0.4 is low" in said
+    assert "engine_events is not set" in said
+    figures = FIGURES | {"p": 0.8, "p_low": 0.75, "p_high": 0.85, "requests": 100}
+    flags = [{"flag": "repetition", "total": 2, "share": 0.02}, {"flag": "garble", "total": 0, "share": 0.0}]
+    seen = {
+        "alignment": alignment,
+        "last_100": figures,
+        "similarity": {"reason": None, "draft": {"mean": 0.912, "pairs": 40, "warning": 3, "critical": 1}},
+        "quality": {"requests": 90, "flags": flags},
+        "coverage": {"engines": [{"upstream": "speculative", "coverage": 0.98}]},
+    }
+    print_status(ANSWER | seen, [])
+    said = capsys.readouterr().out
+    for words in (
+        "0.800 (0.750 to 0.850) over the last 100 speculating requests",
+        "0.912 mean of the last 40 drafts with their replies (3 warnings, 1 critical)",
+        "2 repetition of 90 replies",
+        "rows tell of 98.0% of its draft tokens",
+    ):
+        assert words in said

@@ -174,6 +174,18 @@ def test_all_traffic_is_not_switched_for_what_one_slice_does() -> None:
     assert world.told == [("temperature=>1", AR)]
 
 
+def test_a_slice_is_not_switched_for_what_another_does() -> None:
+    """Eight requests of a scenario, of which the hot ones bring it down: the temperature is to blame."""
+    world = World(switch(slices=["scenario", "temperature"]))
+    for index in range(24):
+        world.serve(0.93, draft_tokens=96, temperature=0.0, scenario="ab"[index % 2])
+    for index in range(40):
+        hot = index % 3 != 2
+        world.serve(0.0 if hot else 0.93, draft_tokens=500 if hot else 96, temperature=2.0 * hot, scenario="a")
+    assert world.told[0] == ("temperature=>1", AR)
+    assert {name for name, _ in world.told} == {"temperature=>1"}
+
+
 def test_all_traffic_is_switched_where_no_slice_is_to_blame() -> None:
     world = World(switch(slices=["scenario", "temperature"], rules=Rules(min_requests=100)))
     for index in range(300):
