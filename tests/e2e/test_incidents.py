@@ -65,7 +65,7 @@ class Traffic:
 
             def one(at: int) -> None:
                 scenario = scenarios[at % len(scenarios)]
-                headers = {"x-scenario": scenario}
+                headers = {"x-scenario": scenario, "x-request-id": f"{scenario}-{at}"}
                 url = f"{self.sidecar.proxy}/v1/chat/completions"
                 answer = client.post(url, json=chat(at, scenario, **more), headers=headers)
                 if answer.status_code != 200:
@@ -236,17 +236,14 @@ def test_the_moved_end_of_turn(models: dict[str, Path], tmp_path: Path) -> None:
                 ("<|eot|>", 4, 5),
                 ("<|pad|>", 5, 4),
             ]
-            live = traffic.sent
             running.process.send_signal(signal.SIGINT)
             running.process.wait(60)
             with engine(tmp_path, config(models, "draft_generalist") | {"port": port}):
                 able(sidecar)
                 back = traffic.until(lambda: states(sidecar)[""] == "speculative", GOOD, 600)
                 rows = [row["to_state"] for row in decisions(sidecar)]
-                told = (
-                    f"decided after {took} requests ({opened['reason']}), last draft {silent:.2f} s later; named live "
-                )
-                told += f"after {live}; with an aligned draft back after {back} more; decisions: {', '.join(rows)}; "
+                told = f"decided after {took} requests ({opened['reason']}), last draft {silent:.2f} s later; with an "
+                told += f"aligned draft back after {back} more; decisions: {', '.join(rows)}; "
                 told += f"{len(traffic.failures)} of {traffic.sent} failed; by files: {static['sentences']}"
                 print(f"\nmoved end of turn: {told}")
                 assert not traffic.failures
@@ -279,3 +276,79 @@ def test_a_temperature_is_raised(beside: Callable[..., Sidecar], aligned: Engine
         f"only {name} switched; {len(traffic.failures)} of {traffic.sent} failed"
     )
     assert not traffic.failures
+
+
+def test_what_the_probes_tell_of_real_traffic(beside: Callable[..., Sidecar]) -> None:
+    """Similarity, coverage, windows and places: they agree with each other and with what is known of the models."""
+    sidecar = beside(
+        similarity="sentence-transformers",
+        similarity_share=1,
+        similarity_per_minute=6000,
+        baseline_share=0.2,
+        counters_every_s=1,
+    )
+    traffic = Traffic(sidecar)
+    began = time.monotonic()
+    traffic.send(120, (*GOOD, "fault_report"))
+    took = time.monotonic() - began
+    assert not traffic.failures
+    assert 8 <= traffic.arms["baseline"] <= 45
+    compared = wait_for(lambda: settled(sidecar))
+    # The model takes some seconds to load, and 64 pairs wait for it at most; others are counted.
+    assert len(compared) >= 60
+    assert all(row["score"] is not None for row in compared)
+    scores = {
+        name: [row["score"] for row in compared if row["request_id"].startswith(f"chatcmpl-{name}-")]
+        for name in (*GOOD, "fault_report")
+    }
+    means = {name: sum(found) / len(found) for name, found in scores.items()}
+    ends = {
+        row["request_id"]: unix(row["started_at"]) + row["latency_ms"] / 1e3
+        for row in sidecar.rows("select * from requests")
+    }
+    lags = sorted(unix(row["at"]) - ends[row["request_id"].removeprefix("chatcmpl-")] for row in compared)
+    summary = sidecar.api("summary")
+    print(
+        f"\nsimilarity of {len(compared)} pairs while {traffic.sent} requests took {took:.1f} s: "
+        f"{ {name: round(mean, 3) for name, mean in means.items()} }; lag p50 {lags[len(lags) // 2]:.2f} s, most "
+        f"{lags[-1]:.2f} s; dropped {summary['similarity']['dropped']}"
+    )
+    # Where every guess is right, both texts are the same; the scenario that the draft does not know is the least like.
+    assert means["code"] > 0.99
+    assert min(means, key=means.__getitem__) == "fault_report"
+    assert all(0 < score <= 1.0001 for found in scores.values() for score in found)
+
+    def covered() -> Any:
+        (engine,) = sidecar.api("summary")["coverage"]["engines"]
+        return engine if engine["coverage"] is not None and engine["coverage"] > 0.99 else None
+
+    engine = wait_for(covered)
+    assert engine["rows_draft_tokens"] == engine["draft_tokens"]
+    windows = sidecar.api("windows", by="scenario")
+    assert windows["whole"]["p"] == summary["last_100"]["p"]
+    by_scenario = {each["group"]: each for each in windows["slices"]}
+    assert by_scenario["fault_report"]["p"] < 0.65 < by_scenario["billing"]["p"]
+    places = sidecar.api("places")["places"]
+    rows = sidecar.rows("select sum(draft_tokens) d, sum(accepted_tokens) a from requests")
+    assert (sum(each["draft_tokens"] for each in places), sum(each["accepted_tokens"] for each in places)) == (
+        rows[0]["d"],
+        rows[0]["a"],
+    )
+    print(
+        f"coverage {engine['coverage']:.4f}; {[(each['place'], round(each['p'], 3)) for each in places if each['p']]}"
+    )
+
+
+def settled(sidecar: Sidecar) -> list[dict[str, Any]] | None:
+    """All pairs of texts, once no more of them come."""
+    rows = sidecar.rows("select * from similarities")
+    time.sleep(3)
+    return rows if rows and len(sidecar.rows("select id from similarities")) == len(rows) else None
+
+
+def wait_for(found: Callable[[], Any], limit_s: float = 120) -> Any:
+    deadline = time.monotonic() + limit_s
+    while (value := found()) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    return value
