@@ -2,8 +2,8 @@
 
 It begins speculative. What it counts there are requests served with speculation; once a trigger fires it is
 autoregressive for a dwell, then it probes: a small share of its requests speculates, and their figures alone decide
-whether speculation returns, at a higher mark than the one it fell below (hysteresis). A round of probes that fails, and
-a return that did not last as long as the dwell before it, double the next dwell.
+whether speculation returns, at a higher mark than the one it fell below (hysteresis). A return holds for the shortest
+dwell. A round of probes that fails, and a return that did not last for another dwell after that, double the next one.
 """
 
 from __future__ import annotations
@@ -205,6 +205,7 @@ class Circuit:
 
         `virtual`: what was decided is not carried out, so that all requests speculate and count as probes.
         """
+        self._keep_up(now)
         if record.started_at < self.since:
             return None
         arm = record.arm
@@ -216,6 +217,7 @@ class Circuit:
 
     def tick(self, now: float, readings: Readings) -> Change | None:
         """Look at the clock, and at what no single request tells. At least every few seconds."""
+        self._keep_up(now)
         self._readings = readings
         if self.state is State.AUTOREGRESSIVE:
             if now < self.since + self._dwell_s:
@@ -226,13 +228,19 @@ class Circuit:
             return self._round_over(now)
         if self.name:
             return None
-        if fault := self._fault(now):
+        if fault := self._fault(now, readings.slow_streams):
             return self._fall_back(now, *fault)
         if now < self._held_until:
             return None
         if told := self._told(readings):
             return self._fall_back(now, *told)
         return None
+
+    def _keep_up(self, now: float) -> None:
+        """A clock that was set back must not make what holds hold for so much longer."""
+        if now < self.since:
+            self.since = now
+            self._held_until = min(self._held_until, now + self._rules.dwell_s)
 
     # ---- speculative
 
@@ -260,12 +268,12 @@ class Circuit:
         """Fall back over what the window shows."""
         return self._fall_back(now, Trigger.ACCEPTANCE, self._sentence("is below"), self._figures())
 
-    def _fault(self, now: float) -> tuple[Trigger, str, Evidence] | None:
-        """What goes wrong with requests, whatever their figures."""
+    def _fault(self, now: float, waiting: int = 0) -> tuple[Trigger, str, Evidence] | None:
+        """What goes wrong with requests, whatever their figures; `waiting` streams have been for too long."""
         triggers, limit = self._rules.triggers, self._rules.first_byte_limit_s
         while self._slow and self._slow[0] < now - RECENT_S:
             self._slow.popleft()
-        slow = len(self._slow) + self._readings.slow_streams
+        slow = len(self._slow) + waiting
         if limit is not None and slow >= SLOW_STREAMS and "draft_timeout" in triggers:
             reason = f"{slow} streams in {RECENT_S:g} s had their first content later than {limit:g} s"
             return Trigger.DRAFT_TIMEOUT, reason, {"slow_streams": slow, "first_byte_limit_s": limit}
@@ -301,8 +309,8 @@ class Circuit:
         return None
 
     def _fall_back(self, now: float, trigger: Trigger, reason: str, evidence: Evidence) -> Change:
-        # The first time, and after a return that lasted, the dwell is the shortest.
-        lasted = self.trigger is not Trigger.PROBES or now - self.since >= self._dwell_s
+        # The first time, and after a return that lasted, the dwell is the shortest. That it was held does not count.
+        lasted = self.trigger is not Trigger.PROBES or now - self._held_until >= self._dwell_s
         self._level = 0 if lasted else self._level + 1
         self._opened_by = trigger
         return self._stand_back(now, trigger, reason, evidence)
@@ -331,21 +339,27 @@ class Circuit:
             reason = f"{len(self._slow)} probes had their first content later than {rules.first_byte_limit_s:g} s"
             return self._probes_failed(now, Trigger.DRAFT_TIMEOUT, reason)
         low = self._low()
-        enough = len(window) >= rules.probes and window.figures().draft_tokens >= rules.min_draft_tokens
+        good = self._probes - self._bad - len(self._slow)
+        figures = window.figures()
+        rate = rules.rate(figures)
+        # Where replies are short, so many draft tokens as a fallback takes do not come.
+        last = self._probes >= MOST_PROBES * rules.probes
+        enough = len(window) >= rules.probes and (last or figures.draft_tokens >= rules.min_draft_tokens)
         if self._opened_by in _FAULTS:
-            enough = self._probes - self._bad - len(self._slow) >= GOOD_PROBES
+            enough = good >= GOOD_PROBES
+        elif rate is None:
+            enough = False
         elif enough:
-            rate = rules.rate(window.figures())
-            low = rate is None or rate < self.mark
+            low = rate < self.mark
         if low:
             return self._probes_failed(now, Trigger.PROBES, self._sentence("is below", "probes"))
         if enough and (told := self._told(self._readings)):
             return self._probes_failed(now, *told)
         if enough:
             reason = (
-                self._sentence("has reached", "probes")
-                if len(window)
-                else f"{self._probes - self._bad} of {self._probes} probes went well"
+                f"{good} of {self._probes} probes went well"
+                if self._opened_by in _FAULTS
+                else self._sentence("has reached", "probes")
             )
             self._held_until = now + rules.dwell_s
             evidence = self._figures() | {"level": self._level, "opened_by": self._opened_by.value}
@@ -438,8 +452,10 @@ class Circuit:
 
     def forget(self) -> None:
         """Count anew, while the state goes on."""
-        self._size = self._rules.probes if self.state is State.PROBING else self._rules.window
-        self._window = CountWindow(self._size)
+        probing, rules = self.state is State.PROBING, self._rules
+        #: Requests from which on the window decides by its rate alone.
+        self._size = rules.probes if probing else rules.window
+        self._window = CountWindow(MOST_PROBES * rules.probes if probing else rules.window)
         self._detector = ChangeDetector()
         self._dropped = False
         self._served_by = None, None

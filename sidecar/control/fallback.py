@@ -190,11 +190,12 @@ class Fallback:
         )
         return self.order
 
-    def restore(self, order: Decision, changes: Sequence[Change]) -> None:
-        """Be as before a restart: the operator's last order, and each circuit's last change since then."""
-        self._obey(order)
-        for change in changes if order.mode is Mode.AUTO else ():
-            if change.at < order.at:
+    def restore(self, order: Decision | None, changes: Sequence[Change]) -> None:
+        """Be as before a restart: the operator's last order, if there was one, and each circuit's last change since."""
+        if order is not None:
+            self._obey(order)
+        for change in changes if self.mode is Mode.AUTO else ():
+            if order is not None and change.at < order.at:
                 continue
             circuit = self._named(change.slice)
             if circuit is not None:
@@ -218,21 +219,21 @@ class Fallback:
         if self.mode is not Mode.AUTO or record.arm in (Arm.AUTOREGRESSIVE, Arm.BASELINE):
             return []
         virtual = self.dry_run or not self.can_fall_back
-        in_open = False
+        slices: list[Circuit] = []
         if self._dimensions:
             values = slices_of(record)
-            row = counted(record) if record.arm is Arm.SPECULATIVE else None
-            if row is not None:
-                self._counted.append((row, values))
-            for dimension in self._dimensions:
-                circuit = self._slice(dimension, values[DIMENSIONS.index(dimension)])
-                if circuit is not None:
-                    if change := circuit.add(record, now, virtual=virtual):
-                        self._changed(circuit, change)
-                    in_open = in_open or circuit.state is not State.SPECULATIVE
-        # A request of a slice that has a decision of its own is no evidence about all the rest.
-        if not in_open and (change := self._whole.add(record, now, virtual=virtual)):
-            self._changed(self._whole, change)
+            found = [self._slice(dimension, values[DIMENSIONS.index(dimension)]) for dimension in self._dimensions]
+            slices = [each for each in found if each is not None]
+        # A request of a slice that has a decision of its own is no evidence about any other, nor about all traffic:
+        # those in flight when that was decided still speculate.
+        decided = [each for each in slices if each.state is not State.SPECULATIVE]
+        if slices and not decided and record.arm is Arm.SPECULATIVE and (row := counted(record)) is not None:
+            self._counted.append((row, values))
+        for each in decided or (*slices, self._whole):
+            if change := each.add(record, now, virtual=virtual):
+                self._changed(each, change)
+            if self._made:
+                break
         made, self._made = self._made, []
         return made
 
@@ -251,11 +252,10 @@ class Fallback:
         self._note(circuit)
         if change.before is State.SPECULATIVE:
             self._effect = _Effect()
-            if change.slice:
-                # What the others counted of its requests is not theirs any more.
-                for each in (self._whole, *(each for slices in self._slices.values() for each in slices.values())):
-                    if each.state is State.SPECULATIVE:
-                        each.forget()
+            # What the others counted of its requests is not theirs any more, nor evidence after a return.
+            for each in (self._whole, *(each for slices in self._slices.values() for each in slices.values())):
+                if each.state is State.SPECULATIVE:
+                    each.forget()
             self._counted.clear()
 
     def _new_whole(self, now: float) -> Circuit:

@@ -186,6 +186,32 @@ def test_a_slice_is_not_switched_for_what_another_does() -> None:
     assert {name for name, _ in world.told} == {"temperature=>1"}
 
 
+def test_what_was_in_flight_when_a_slice_was_switched_is_held_against_no_other() -> None:
+    world = World(switch(slices=["scenario", "temperature"]))
+    world.serve(0.9, 60, scenario="good", temperature=0.0)
+    world.serve(0.2, 12, scenario="weak", temperature=0.0)
+    assert world.told == [("scenario=weak", AR)]
+    begun = world.changes[0].at - 1
+    for _ in range(50):
+        late = accepting(0.2, started_at=begun, scenario="weak", temperature=0.0, arm=Arm.SPECULATIVE)
+        world.changes += world.fallback.add(late, world.now)
+    world.serve(0.9, 60, scenario="good", temperature=0.0)
+    assert world.told == [("scenario=weak", AR)]
+
+
+def test_after_a_return_no_slice_is_judged_by_what_was_before() -> None:
+    world = World(switch(slices=["scenario"]))
+    for index in range(100):
+        world.serve(0.1 if index % 4 < 2 else 0.9, scenario="ab"[index % 2])
+    assert world.told == [("", AR)]
+    world.wait(60)
+    while world.fallback.in_force.state is PROBING:
+        world.serve(0.75)
+    for index in range(400):
+        world.serve(0.75, scenario="ab"[index % 2])
+    assert world.told == [("", AR), ("", PROBING), ("", SPEC)]
+
+
 def test_all_traffic_is_switched_where_no_slice_is_to_blame() -> None:
     world = World(switch(slices=["scenario", "temperature"], rules=Rules(min_requests=100)))
     for index in range(300):
