@@ -1,6 +1,7 @@
 """Carries out what the fallback decides, and keeps a row of each decision."""
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from .control.circuit import Change, Circuit, Readings, Rules, State, Trigger
 from .control.engine import EngineError
 from .control.fallback import DRAFTED, Decision, Fallback, Mode
 from .metrics import Metrics
+from .probes.latency import AUTOREGRESSIVE
 from .probes.slices import PromptTokens, asked
 from .record import Arm, Record
 from .settings import Settings
@@ -24,8 +26,9 @@ from .tap.tap import Tap
 _log = logging.getLogger(__name__)
 
 _TICK_S = 1.0
-#: After a decision, requests that were begun before it are still drafted for, as the engine counts, s.
+#: After a decision, requests that were begun before it are still drafted for, as the engine that speculates counts, s.
 _SETTLED_S = 60.0
+_CLOSE_S = 2.0
 
 
 class Controller:
@@ -60,6 +63,7 @@ class Controller:
         self._forget = forget
         self._drafted_since = drafted_since
         self._plain_upstream = plain_upstream
+        self._settled_s = 0.0 if plain_upstream == AUTOREGRESSIVE else _SETTLED_S
         self.fallback = Fallback(
             rules_of(settings),
             time.time(),
@@ -71,15 +75,20 @@ class Controller:
         )
         self._prompt_tokens = PromptTokens()
         self._restored = False
+        #: A circuit has decided something since the start.
+        self._decided = False
         #: When the engine took orders, and what was done, while it was not known what mode is in force.
         self._untold: list[tuple[float, str]] = []
         #: State of all traffic, as the log and the rows last said it.
         self._served = State.SPECULATIVE
         #: Monotonic time since when no request at all is to speculate.
         self._plain_since: float | None = None
-        #: The engine drafts nothing, by order of this; and the cap that held before.
+        #: The engine drafts nothing, as this wants it; and the cap that held before, which is 0 where an operator wants
+        #: the same.
         self._capped = False
         self._cap_before: int | None = None
+        #: What was decided before a restart still holds, so that a cap of 0 was this one's too.
+        self._inherited = False
         self._complaint = ""
         self._failed = False
 
@@ -142,23 +151,25 @@ class Controller:
             return
         if self._plain_since is None:
             self._plain_since = monotonic
-        since = self._plain_since + _SETTLED_S
+        since = self._plain_since + self._settled_s
         self.fallback.counted(self._drafted_since(self._plain_upstream, since) if monotonic > since else None)
 
     async def _carry_out(self) -> None:
         """Cap the engine while all traffic falls back, and give it its cap back. Tried again with the next tick."""
-        if self._settings.fallback_actuator != "cap":
+        if self._settings.fallback_actuator != "cap" or self._steering.obeys is None:
             return
         wanted, cap = self.fallback.all_plain, self._steering.cap
+        if self._inherited:
+            self._inherited, self._capped = False, cap == 0
         if wanted is self._capped:
             return
         try:
-            if wanted:
-                # After a restart it may hold already.
-                self._cap_before = cap if cap != 0 else None
-                await self._steering.set_cap(0, None, "fallback")
-            elif cap == 0:
-                await self._steering.set_cap(self._cap_before, None, "the fallback is over")
+            if not wanted:
+                await self._give_back("the fallback is over")
+            else:
+                self._cap_before = cap
+                if cap != 0:
+                    await self._steering.set_cap(0, None, "fallback")
         except EngineError as error:
             if str(error) != self._complaint:
                 _log.warning("the engine's cap cannot be set: %s", error)
@@ -167,13 +178,25 @@ class Controller:
         self._complaint = ""
         self._capped = wanted
 
+    async def _give_back(self, reason: str) -> None:
+        """Have the cap be what it was, unless somebody has ordered another one since. Raises EngineError."""
+        if self._steering.cap == 0 and self._cap_before != 0:
+            await self._steering.set_cap(self._cap_before, None, reason)
+
+    async def close(self) -> None:
+        """Leave no cap behind that nobody would take away. After `run` was cancelled; takes _CLOSE_S at most."""
+        if self._capped:
+            with contextlib.suppress(EngineError, TimeoutError):
+                async with asyncio.timeout(_CLOSE_S):
+                    await self._give_back("the sidecar stops")
+
     # ---- what is told
 
     def _tell(self, change: Change) -> None:
         evidence: dict[str, object] = dict(change.evidence)
         if self.fallback.dry_run:
             evidence["dry_run"] = True
-        self._begin_telling()
+        self._decided = True
         self._put(change.at, change.before, change.after, change.trigger, change.reason, change.slice, evidence)
         self._metrics.transition(change.before, change.after, change.trigger)
         if not change.slice:
@@ -253,6 +276,7 @@ class Controller:
         self._begin_telling()
         before = self.fallback.in_force
         decision = self.fallback.set_mode(Mode(mode), reason or "ordered by an operator", time.time())
+        self._forget()
         self._put(decision.at, before.state, decision.state, Trigger.OPERATOR, decision.reason)
         self._served = decision.state
         if before.state is not decision.state:
@@ -267,23 +291,28 @@ class Controller:
             rows = await asyncio.to_thread(self._reader.last_decisions, self._settings.instance)
         except DatabaseUnavailable:
             return
-        if not self._restored and rows:
-            self.fallback.restore(*self._known(rows))
+        if self._restored:
+            return
+        order, changes = self._known(rows)
+        # What was decided since the start is newer than what was before, but an order wins over it.
+        if not self._decided or (order is not None and order.mode is not Mode.AUTO):
+            self.fallback.restore(order, changes)
+            self._inherited = self.fallback.decision.state is not State.SPECULATIVE
         self._begin_telling()
 
-    def _known(self, rows: Sequence[dict[str, Any]]) -> tuple[Decision, list[Change]]:
-        order, changes = self.fallback.order, []
+    def _known(self, rows: Sequence[dict[str, Any]]) -> tuple[Decision | None, list[Change]]:
+        order, changes = None, []
         for row in rows:
-            at, state, trigger = row["at"].timestamp(), State(row["to_state"]), Trigger(row["trigger"])
-            evidence = row["evidence"] or {}
+            try:
+                mode, trigger = Mode(row["mode"]), Trigger(row["trigger"])
+                before, state = State(row["from_state"]), State(row["to_state"])
+            except ValueError:
+                continue  # a later version's
+            at, evidence = row["at"].timestamp(), row["evidence"] or {}
             if trigger is Trigger.OPERATOR:
-                order = Decision(Mode(row["mode"]), state, at, row["reason"])
+                order = Decision(mode, state, at, row["reason"])
             elif bool(evidence.get("dry_run")) is self.fallback.dry_run:
-                before = State(row["from_state"])
                 changes.append(Change(row["slice"], before, state, at, trigger, row["reason"], evidence))
-        if order is self.fallback.order and changes:
-            # Nobody has ordered anything: all of them were decided in mode auto.
-            order = Decision(Mode.AUTO, State.SPECULATIVE, 0.0, order.reason)
         return order, changes
 
     def steered(self, what: str) -> None:

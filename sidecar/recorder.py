@@ -200,7 +200,7 @@ class Recorder:
         self._admin = server, self.tasks.spawn(server.serve([listener]), "admin")
 
     async def stop(self) -> None:
-        """Stop serving the admin port, then write what is queued. Takes some 12 s at most, mostly none."""
+        """Stop serving the admin port, then write what is queued. Takes some 14 s at most, mostly none."""
         if self._admin is not None:
             server, task = self._admin
             server.should_exit = True
@@ -210,6 +210,7 @@ class Recorder:
         if self.joiner is not None:
             await self.joiner.settle()
         await self.tasks.close()
+        await self.controller.close()
         await self._http.aclose()
         if self.feed is not None and self.joiner is not None:
             self.feed.stop()

@@ -330,6 +330,9 @@ class Fallback:
     def counted(self, drafted: int | None) -> None:
         """Tokens that the engine's own counters say were drafted while none should be; None: not known."""
         self._effect.drafted = drafted
+        if drafted == 0:
+            # Replies tell by themselves only that they were drafted for, never that this is over.
+            self._effect.told.clear()
 
 
 def _figures(rows: Iterable[Counted]) -> Figures:

@@ -5,14 +5,22 @@ The engine is scripted; real servers, a real sidecar, a real database.
 
 import asyncio
 import json
+import time
 from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from support.proxy import post
 from support.steered_engine import TOKEN, SteeredEngine
+from support.traffic import accepting
 from support.upstream import running
+
+from sidecar.control.circuit import Readings
+from sidecar.controller import Controller
+from sidecar.settings import Settings
 
 from .test_app import Process, sidecar
 from .test_steering import can_fall_back, come
@@ -147,7 +155,9 @@ async def test_one_slice_alone_and_over_a_restart(tmp_path: Path) -> None:
             await made.stop()
         async with sidecar(tmp_path, server.url, **environment) as made:
             await come(lambda: can_fall_back(made))
-            assert [each["slice"] for each in (await state(made))["slices"]] == ["temperature=>1"]
+            found = await state(made)
+            assert [each["slice"] for each in found["slices"]] == ["temperature=>1"]
+            assert found["since"] > found["slices"][0]["since"]
             assert await ask(made, 3, hot) == {"autoregressive": 3}
             assert await ask(made, 3) == {"speculative": 3}
             # An operator's order wins over it, and ends it.
@@ -155,6 +165,121 @@ async def test_one_slice_alone_and_over_a_restart(tmp_path: Path) -> None:
             assert await ask(made, 3, hot) == {"speculative": 3}
             assert (await made.put({"mode": "auto", "reason": "seen"})).status_code == 200
             assert (await state(made))["slices"] == []
+
+
+async def test_no_cap_is_left_behind(tmp_path: Path) -> None:
+    engine = SteeredEngine()
+    engine.accepts = BAD
+    environment = QUICK | {"SPECWATCH_FALLBACK_ACTUATOR": "cap", "SPECWATCH_FALLBACK_DWELL_S": "60"}
+    async with running(engine.handler) as server:
+        async with sidecar(tmp_path, server.url, **environment) as made:
+            await come(lambda: can_fall_back(made))
+            await ask(made, 30)
+            await come(lambda: nothing(engine.cap == 0))
+            await asyncio.sleep(0.2)
+            await made.stop()
+            assert engine.cap is None
+        # The next one goes on with it, and is killed...
+        async with sidecar(tmp_path, server.url, **environment):
+            await come(lambda: nothing(engine.cap == 0))
+            await asyncio.sleep(0.2)
+        assert engine.cap == 0
+        # ... so that the one after it, for which the dwell is over, takes it away.
+        async with sidecar(tmp_path, server.url, **environment | {"SPECWATCH_FALLBACK_DWELL_S": "0.1"}) as made:
+            await reaches(made, "probing")
+            await come(lambda: nothing(engine.cap is None))
+
+
+async def test_an_operators_cap_of_0_stays(tmp_path: Path) -> None:
+    engine = SteeredEngine()
+    engine.cap = 0
+    async with running(engine.handler) as server:
+        async with sidecar(tmp_path, server.url, SPECWATCH_FALLBACK_ACTUATOR="cap", **QUICK) as made:
+            await come(lambda: can_fall_back(made))
+            for mode in ("autoregressive", "auto"):
+                assert (await made.put({"mode": mode})).status_code == 200
+                await asyncio.sleep(2.2)
+            await made.stop()
+    assert (engine.cap, engine.orders) == (0, [])
+
+
+class Parts:
+    """A controller without servers: `rows` are what the database has."""
+
+    def __init__(self, *rows: dict[str, Any], plain_upstream: str = "speculative", **settings: Any) -> None:
+        self.forgot = 0
+        self.put: list[Any] = []
+        #: Monotonic times since which drafted tokens were asked for.
+        self.asked: list[float] = []
+        parts: Any = SimpleNamespace(
+            put_transition=self.put.append,
+            last_decisions=lambda instance: rows,
+            transition=lambda *labels: None,
+            cap=None,
+        )
+        self.controller = Controller(
+            Settings(instance="here", **settings),
+            *(parts, parts, parts, parts),
+            can_fall_back=lambda: True,
+            readings=Readings,
+            forget=self._forget,
+            drafted_since=self._drafted_since,
+            plain_upstream=plain_upstream,
+        )
+
+    def _forget(self) -> None:
+        self.forgot += 1
+
+    def _drafted_since(self, upstream: str, monotonic: float) -> int | None:
+        self.asked.append(monotonic)
+        return 7
+
+    def serve(self, count: int, p: float) -> None:
+        for _ in range(count):
+            self.controller.add(accepting(p, started_at=time.time()))
+
+
+def told(state: str, trigger: str = "operator", **fields: Any) -> dict[str, Any]:
+    decided = {"mode": "auto", "from_state": "speculative", "to_state": state, "trigger": trigger}
+    return decided | {"slice": "", "reason": "r", "evidence": None, "at": datetime(2026, 1, 1, tzinfo=UTC)} | fields
+
+
+async def test_an_order_from_before_wins_over_what_was_decided_until_the_database_came() -> None:
+    parts = Parts(told("speculative", mode="speculative"))
+    parts.serve(100, 0.3)
+    assert parts.controller.state().state == "autoregressive"
+    await parts.controller.restore()
+    state = parts.controller.state()
+    assert (state.mode, state.state, state.reason) == ("speculative", "speculative", "r")
+    # What a circuit decided before does not: that is newer.
+    parts = Parts(told("speculative", "probes"))
+    parts.serve(100, 0.3)
+    await parts.controller.restore()
+    assert parts.controller.state().state == "autoregressive"
+
+
+async def test_rows_of_a_later_version_are_left_out() -> None:
+    parts = Parts(told("autoregressive", "acceptance"), told("autoregressive", "boredom"), told("half", "acceptance"))
+    await parts.controller.restore()
+    assert parts.controller.state().trigger == "acceptance"
+
+
+def test_an_order_has_all_figures_begin_anew() -> None:
+    """Also those of several requests: what was similar or late before may have been why it was ordered."""
+    parts = Parts()
+    parts.controller.set_mode("auto", "other weights")
+    assert parts.forgot == 1
+
+
+@pytest.mark.parametrize(("upstream", "settles"), [("speculative", 60.0), ("autoregressive", 0.0)])
+def test_counters_are_asked_once_nothing_that_was_begun_before_counts(upstream: str, settles: float) -> None:
+    """An upstream of its own has never drafted, so that the first, shortest dwell is enough to see it."""
+    parts = Parts(plain_upstream=upstream)
+    parts.controller.set_mode("autoregressive", "drill")
+    for now in (1000.0, 1059.0, 1061.0):
+        parts.controller.tick(time.time(), now)
+    assert parts.asked == [1000.0 + settles] * (1 if settles else 2)
+    assert parts.controller.state().state == "ineffective"
 
 
 async def test_c08_an_upstream_that_drafts_all_the_same_is_ineffective(tmp_path: Path) -> None:

@@ -308,6 +308,17 @@ def test_c08_an_engine_that_drafts_all_the_same() -> None:
     assert (fallback.effective, fallback.all_plain, fallback.in_force.state) == (None, False, SPEC)
 
 
+def test_replies_that_were_drafted_for_are_forgiven_once_the_counters_say_so() -> None:
+    """Without the engine's events no reply tells that it was not."""
+    fallback = switch()
+    fallback.set_mode(Mode.AUTOREGRESSIVE, "drill", START)
+    for _ in range(3):
+        fallback.served_plain(drafted=True)
+    assert fallback.in_force.state is State.INEFFECTIVE
+    fallback.counted(0)
+    assert fallback.in_force.state is AR
+
+
 def test_one_that_was_overtaken_says_nothing() -> None:
     fallback = switch()
     fallback.set_mode(Mode.AUTOREGRESSIVE, "drill", START)
