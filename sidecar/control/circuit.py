@@ -134,8 +134,6 @@ class Change:
 class Circuit:
     """`name` is its slice's, empty for all traffic. `now` is Unix time in seconds throughout."""
 
-    #: Of the newest request that counted: model, and k.
-    _served_by: tuple[str | None, int | None]
     #: The acceptance rate has dropped, by the detector.
     _dropped: bool
 
@@ -181,8 +179,10 @@ class Circuit:
 
     @property
     def mark(self) -> float:
-        """The acceptance rate that decides in the state that holds."""
-        below = self._rules.below_of(*self._served_by)
+        """The acceptance rate that decides in the state that holds; the mean of the draft tokens' marks."""
+        below = self._rules.below
+        if drafted := sum(tokens for _, tokens in self._marks):
+            below = sum(mark * tokens for mark, tokens in self._marks) / drafted
         if self.state is State.SPECULATIVE:
             return below
         return min(1.0, below + self._rules.above - self._rules.below)
@@ -383,9 +383,11 @@ class Circuit:
         if not self._window.add(record):
             return False
         figures = record.acceptance
-        self._served_by = record.model, figures.num_speculative_tokens
-        if "change" in self._rules.triggers and figures.accepted_tokens is not None and figures.draft_tokens:
-            self._dropped = self._detector.add(figures.accepted_tokens, figures.draft_tokens) or self._dropped
+        accepted, drafted = figures.accepted_tokens or 0, figures.draft_tokens or 0
+        if self._rules.below_by:
+            self._marks.append((self._rules.below_of(record.model, figures.num_speculative_tokens), drafted))
+        if "change" in self._rules.triggers:
+            self._dropped = self._detector.add(accepted, drafted) or self._dropped
         return True
 
     def _note_slow(self, record: Record, now: float) -> bool:
@@ -455,10 +457,12 @@ class Circuit:
         probing, rules = self.state is State.PROBING, self._rules
         #: Requests from which on the window decides by its rate alone.
         self._size = rules.probes if probing else rules.window
-        self._window = CountWindow(MOST_PROBES * rules.probes if probing else rules.window)
+        most = MOST_PROBES * rules.probes if probing else rules.window
+        self._window = CountWindow(most)
+        #: Mark and draft tokens of each of the window's requests, where these differ.
+        self._marks: deque[tuple[float, int]] = deque(maxlen=most)
         self._detector = ChangeDetector()
         self._dropped = False
-        self._served_by = None, None
         #: When streams ended whose first content came too late; when requests ended, and whether they failed.
         self._slow: deque[float] = deque(maxlen=100)
         self._recent: deque[tuple[float, bool]] = deque(maxlen=1000)

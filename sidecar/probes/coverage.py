@@ -100,7 +100,7 @@ class Coverage:
             last.after, last.growth = point, growth
             last.drafted = 0 if scrape.never_speculates else growth.draft_tokens
         intervals.append(_Interval(point))
-        while (first := intervals[0].after) is not None and first.at < now - SPAN_S:
+        while (first := intervals[0].after) is not None and first.monotonic < monotonic - SPAN_S:
             intervals.popleft()
 
     def alone(self, now: float) -> list[tuple[Record, Growth]]:

@@ -136,6 +136,20 @@ def test_c06_the_mark_may_depend_on_k_and_model(k: int, below_by: dict[str, floa
         assert run.changes[0].evidence["definition"] == "pooled"
 
 
+def test_c06_where_marks_differ_each_draft_token_has_its_own() -> None:
+    """Two models, each fine by its own mark; then one of them is not."""
+    run = Run(below_by={"model=small": 0.4})
+    for _ in range(100):
+        run.ask(0.45, model="small")
+        run.ask(0.75, model="large")
+    assert not run.changes
+    for _ in range(50):
+        run.ask(0.45, model="small")
+        run.ask(0.55, model="large")
+    assert run.told == [(AR, Trigger.ACCEPTANCE)]
+    assert run.changes[0].evidence["mark"] == pytest.approx(0.525)
+
+
 def test_c06_the_three_runs() -> None:
     """One threshold on p, three draft lengths: what is decided tells k, p and the mean acceptance length."""
     for k, accepted, drafted, p, length in (

@@ -306,3 +306,12 @@ def test_once_all_is_over_every_token_is_covered(requests: list[tuple[int, int, 
     for one, other, each in requests:
         watched.tell(min(one, other), max(one, other), acceptance=told(*each))
     assert watched.ratio(400) == (1 if steps else None)
+
+
+def test_a_clock_that_is_set_back_keeps_no_interval_for_longer() -> None:
+    watched = Watched()
+    for number in range(200):
+        # A year back after ten scrapes; monotonic time goes on.
+        scrape, back = read(watched.engine.text), 0 if number < 10 else 365 * 86_400
+        watched.coverage.scraped(scrape, watched._meter.add(scrape), NOW + 15 * number - back, 15.0 * number)
+    assert len(watched.coverage._intervals) <= SPAN_S / 15 + 2
