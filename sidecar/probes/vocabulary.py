@@ -207,4 +207,9 @@ def _added(config: Path, tokenizer: Tokenizer) -> dict[int, str]:
         found = {int(number): str(token["content"]) for number, token in listed.items()}
     except (OSError, ValueError, AttributeError, KeyError, TypeError):
         return {}
-    return {number: piece for number, piece in found.items() if tokenizer.id_to_token(number) is None}
+    # A token that tokenizer.json has by another id keeps that: transformers adds only those that are new to it.
+    return {
+        number: piece
+        for number, piece in found.items()
+        if 0 <= number < MOST_IDS and tokenizer.id_to_token(number) is None and tokenizer.token_to_id(piece) is None
+    }

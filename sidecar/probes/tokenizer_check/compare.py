@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from .files import ROLES, Model
-from .pair import Pair
+from .pair import Pair, is_reserved
 from .report import Finding, OtherId, Report, Severity, Verdict
 
 #: Of the ordinary tokens that both have, the share with another id that makes it critical: replies hold hundreds of
@@ -95,7 +95,8 @@ def _ids(pair: Pair) -> Iterator[Finding]:
             ),
         )
         return
-    moved = [each for each in pair.moved if each.special]
+    said = [each for each in pair.moved if not is_reserved(each.text)]
+    moved = [each for each in said if each.special]
     if moved:
         yield Finding(
             Severity.HIGH,
@@ -103,7 +104,7 @@ def _ids(pair: Pair) -> Iterator[Finding]:
             f"{_named(map(_other_id, moved))}. The draft is rejected wherever one of them comes next, and misreads "
             "each in the prompt.",
         )
-    moved = [each for each in pair.moved if not each.special]
+    moved = [each for each in said if not each.special]
     if moved:
         critical = len(moved) > CRITICAL_SHARE * ordinary.shared
         yield Finding(
@@ -117,7 +118,11 @@ def _ids(pair: Pair) -> Iterator[Finding]:
             ),
         )
     for kind, whole in (("special", special.draft), ("ordinary", ordinary.draft)):
-        other = [each for each in pair.other_meaning if pair.is_special(each) is (kind == "special")]
+        other = [
+            each
+            for each in pair.other_meaning
+            if pair.is_special(each) is (kind == "special") and not is_reserved(pair.draft_texts[each])
+        ]
         if other:
             named = (f"{each} is {pair.texts[each]!r}, in the draft {pair.draft_texts[each]!r}" for each in other)
             yield Finding(
@@ -125,6 +130,11 @@ def _ids(pair: Pair) -> Iterator[Finding]:
                 f"{len(other)} {kind} tokens of the draft are not in the target, where their ids stand for others: "
                 f"{_named(named)}. Drafts with one of them are rejected.",
             )
+    if len(said) < len(pair.moved):
+        yield Finding(
+            Severity.NONE,
+            f"{len(pair.moved) - len(said)} reserved tokens have another id in the draft, and are in no text.",
+        )
 
 
 def _table(pair: Pair) -> Iterator[Finding]:
@@ -189,16 +199,17 @@ def _coverage(pair: Pair) -> Iterator[Finding]:
 
 
 def _missing(pair: Pair) -> Iterator[Finding]:
-    if pair.one_family and pair.missing:
+    missing = [text for text in pair.missing if not is_reserved(text)]
+    if pair.one_family and missing:
         yield Finding(
             Severity.WARNING,
-            f"{len(pair.missing)} special tokens of the target are unknown to the draft: "
-            f"{_named(map(repr, pair.missing))}. Where one of them comes next the draft is rejected.",
+            f"{len(missing)} special tokens of the target are unknown to the draft: "
+            f"{_named(map(repr, missing))}. Where one of them comes next the draft is rejected.",
         )
 
 
 def _rows(whose: str, model: Model, texts: dict[int, str]) -> Iterator[Finding]:
-    if model.rows is not None and model.tokens is not None and max(texts, default=0) >= model.rows:
+    if model.rows is not None and max(texts, default=0) >= model.rows:
         beyond = sum(number >= model.rows for number in texts)
         yield Finding(
             Severity.WARNING,

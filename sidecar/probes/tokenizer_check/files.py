@@ -44,7 +44,7 @@ def read_model(name: str, vocabulary: Vocabulary | None = None, *, head: bool = 
     inner = config.get("text_config")
     config = (inner if isinstance(inner, dict) else {}) | config
     pruned_rows = _whole(config.get("draft_vocab_size"))
-    table = None if folder is None else read_table(folder)
+    table = None if folder is None else _table(folder, needed=pruned_rows is not None)
     # Engines end a reply by generation_config.json where it is there.
     generation = {} if folder is None else _json(folder / "generation_config.json")
     roles = {role: _ids(generation.get(f"{role}_token_id")) or _ids(config.get(f"{role}_token_id")) for role in ROLES}
@@ -57,6 +57,16 @@ def read_model(name: str, vocabulary: Vocabulary | None = None, *, head: bool = 
     if folder is not None and (head or pruned_rows is not None or table is not None) and not (folder / FILE).exists():
         return known
     return _with_tokens(known, name, vocabulary or Vocabulary.read(name))
+
+
+def _table(folder: Path, *, needed: bool) -> Table | None:
+    """None as well where the weights cannot be read, and a model with a tokenizer hardly has one."""
+    try:
+        return read_table(folder)
+    except NoVocabulary:
+        if needed or not (folder / FILE).exists():
+            raise
+        return None
 
 
 def _with_tokens(known: Model, name: str, vocabulary: Vocabulary) -> Model:
@@ -86,7 +96,8 @@ def _template(folder: Path, config: Mapping[str, Any]) -> str | None:
         pass
     found = config.get("chat_template")
     if isinstance(found, list):  # several by name
-        found = next((each.get("template") for each in found if each.get("name") == "default"), None)
+        named = (each for each in found if isinstance(each, dict) and each.get("name") == "default")
+        found = next((each.get("template") for each in named), None)
     return found.strip() if isinstance(found, str) else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cached_property
 from itertools import pairwise
@@ -18,6 +19,9 @@ from .report import Group, OtherId
 FAMILY_SHARE, FAMILY_ORDER = 0.95, 0.9
 #: How the two kinds of vocabularies write the space before a word.
 _MARKERS = ("Ġ", "▁")
+#: What families call tokens that they keep free, as <|reserved_special_token_5|>, [unused5], <SPECIAL_5>. When some of
+#: them are named, the others move up (Llama 3 and 3.1), which changes nothing, as no text holds them.
+_RESERVED = re.compile(r"[<\[].*(reserved|unused|placeholder|dummy|(extra|special)_\d).*[>\]]", re.IGNORECASE)
 #: Special tokens that are made a probe text.
 _MOST_SPECIAL = 64
 
@@ -136,6 +140,11 @@ class Pair:
     def _one_token(self, text: str) -> bool:
         """Tokens of tokenizer_config.json alone are unknown to `encode`."""
         return len(self.target.encode(text)) == len(self.draft.encode(text)) == 1
+
+
+def is_reserved(text: str) -> bool:
+    """Whether a token is one that nobody says, by its name."""
+    return _RESERVED.fullmatch(text) is not None
 
 
 def _by_id(tokens: Mapping[str, int]) -> dict[int, str]:

@@ -64,6 +64,15 @@ def test_c12_a_token_of_the_configuration_alone(tmp_path: Path) -> None:
     assert list(pair.draft_ids()) == [0, 1, 3]
 
 
+def test_a_token_of_both_files_has_the_id_of_the_tokenizer(tmp_path: Path) -> None:
+    """transformers adds only tokens that are new to it; ids that are none are not looked at."""
+    config = {
+        "added_tokens_decoder": {str(at): {"content": text} for at, text in ((7, "b"), (-4, "c"), (1 << 70, "d"))}
+    }
+    vocabulary = Vocabulary.read(save(tmp_path / "target", {"a": 0, "b": 1}, config))
+    assert (vocabulary.ids(), vocabulary.special) == ({"a": 0, "b": 1}, frozenset())
+
+
 def test_c13_a_draft_that_lacks_tokens(tmp_path: Path) -> None:
     pair = read(save(tmp_path / "t", {"a": 0, "b": 1, "c": 2}), save(tmp_path / "d", {"c": 0, "a": 1}))
     assert list(pair.draft_ids()) == [1, -1, 0]

@@ -62,6 +62,23 @@ def test_c12_a_vocabulary_that_begins_otherwise_is_compared_all_the_same() -> No
     assert (found.ordinary.same_id, found.ordinary.shared, found.special.same_id) == (319, 320, 1)
 
 
+def test_reserved_tokens_may_move() -> None:
+    """Llama 3 and 3.1: some reserved tokens were given names, and the others moved up. The pair is in use."""
+    older = ["<|begin|>", *(f"<|reserved_special_token_{number}|>" for number in range(20))]
+    newer = [*older[:4], "<|python_tag|>", *older[4:-1]]
+    ids = [WORDS | {text: 100 + number for number, text in enumerate(texts)} for texts in (older, newer)]
+    for target, draft in (ids, ids[::-1]):
+        found = compare(model(target), model(draft))
+        assert (found.verdict, found.severity, found.moved_tokens) == (ALIGNED, WARNING, 16)
+        assert "<|python_tag|>" in found.findings[0].sentence
+        assert found.findings[1].sentence == "16 reserved tokens have another id in the draft, and are in no text."
+    unused = [{f"[unused{number}]": number + moved for number in range(9)} | WORDS for moved in (200, 201)]
+    found = compare(model(unused[0]), model(unused[1]))
+    assert (found.verdict, found.severity, found.moved_tokens) == (ALIGNED, NONE, 9)
+    said = [WORDS | {"<|reserved|>": 100, "reserved": 101, "<extra_id_0>": 102}, WORDS | {"reserved": 100}]
+    assert compare(model(said[0]), model(said[1])).verdict is MISALIGNED
+
+
 TEN = model({f"w{number}": number for number in range(10)}, rows=10)
 
 

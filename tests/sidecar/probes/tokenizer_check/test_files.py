@@ -160,6 +160,25 @@ def test_what_cannot_be_told(tmp_path: Path) -> None:
     assert read_model(str(tmp_path / "bare"), head=True).tokens is None
 
 
+def test_weights_that_are_not_here_matter_to_pruned_drafts_alone(tmp_path: Path) -> None:
+    names = ("target", "draft", "pruned")
+    target, draft, pruned = (save(tmp_path / name, WORDS[:10], {"vocab_size": 10}) for name in names)
+    (tmp_path / "target" / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n")
+    (tmp_path / "draft" / "model.safetensors").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "pruned" / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n")
+    (tmp_path / "pruned" / "config.json").write_text('{"vocab_size": 10, "draft_vocab_size": 4}')
+    assert command(target, draft)[0] == 0
+    code, said = command(target, pruned)
+    assert (code, "its tables cannot be read" in said) == (2, True)
+
+
+def test_a_head_for_fewer_tokens_is_told(tmp_path: Path) -> None:
+    other = read_model(head(tmp_path / "head", draft_vocab_size=None), head=True)
+    found = compare(read_model(save(tmp_path / "target", WORDS)), other)
+    assert (found.verdict, found.severity) == (Verdict.ALIGNED, Severity.WARNING)
+    assert "90 tokens of the draft have ids from its vocab_size (10) on" in found.findings[0].sentence
+
+
 def test_the_configurations(tmp_path: Path) -> None:
     config = {"vocab_size": 100, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": None}
     templates = [{"name": "tools", "template": "t"}, {"name": "default", "template": " d\n"}]
@@ -180,6 +199,9 @@ def test_the_configurations(tmp_path: Path) -> None:
     for broken in ([], {"vocab_size": "many", "eos_token_id": ["x", -1, True]}):
         (tmp_path / "a" / "config.json").write_text(json.dumps(broken))
         assert read_model(name).rows is None
+    (tmp_path / "a" / "chat_template.jinja").unlink()
+    (tmp_path / "a" / "tokenizer_config.json").write_text('{"chat_template": ["d"]}')
+    assert read_model(name).template is None
 
 
 def test_texts_that_are_split_otherwise(tmp_path: Path) -> None:
