@@ -71,6 +71,9 @@ class Replays:
         """See a request that has just come."""
         if random.random() >= self._share or endpoint != "chat_completions" or len(body) > _MOST_BODY:  # noqa: S311
             return
+        # Behind the upstream's address, anything else may name another host.
+        if not head.path.startswith(b"/"):
+            return
         if self._busy or request.replies > 1 or request.plain or self._in_flight() > _MOST_IN_FLIGHT:
             return
         ways = self._ways()
@@ -86,7 +89,10 @@ class Replays:
             with_, without = bodies(body, opt_out=ways.opt_out)
             request_id, first = await self._ask(ways.speculative + path, fields, with_)
             _, second = await self._ask(ways.plain + path, fields, without)
-        except (httpx.HTTPError, ValueError) as error:
+            if not first and not second:
+                # Tool calls, or reasoning alone: nothing is known of these.
+                raise ValueError("neither reply has a text")
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             _log.info("a request was not replayed: %s", " ".join(str(error).split())[:200] or type(error).__name__)
         else:
             self._done(Pair(Kind.REPLAY, request_id, lambda: Texts(first, second), scenario))

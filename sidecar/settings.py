@@ -199,7 +199,7 @@ class Settings(BaseSettings):
         None, description="Folder or name of a sentence-transformers model; none: all-MiniLM-L6-v2, which is installed."
     )
     similarity_share: float = Field(0.05, ge=0, le=1, description="Share of requests whose texts are compared.")
-    similarity_per_minute: float = Field(60, gt=0, description="Comparisons a minute, at most.")
+    similarity_per_minute: float = Field(60, gt=0, description="Such comparisons a minute, at most.")
     similarity_warning: Rate = Field(0.82, description="Similarity below which a pair counts as a warning.")
     similarity_critical: Rate = Field(0.75, description="Similarity below which it counts as critical.")
     replay_share: float = Field(

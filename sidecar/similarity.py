@@ -94,15 +94,16 @@ class Similarity:
             return
         # What nothing was drafted for is equal to itself.
         if any(drafted for drafted, _ in request.counts):
-            self.compare(Pair(Kind.DRAFT, request.reply_id, read))
+            if self._budget.take(time.monotonic()):
+                self.compare(Pair(Kind.DRAFT, request.reply_id, read))
+            else:
+                self.dropped["budget"] += 1
 
     def compare(self, pair: Pair) -> None:
-        """Have a pair compared, as far as budget and queue allow."""
+        """Have a pair compared, as far as the queue allows; replays have cost enough to need no budget here."""
         if self._embedder is None:
             return
-        if not self._budget.take(time.monotonic()):
-            self.dropped["budget"] += 1
-        elif len(self._waiting) >= MOST_WAITING:
+        if len(self._waiting) >= MOST_WAITING:
             self.dropped["queue"] += 1
         else:
             self._waiting.append(pair)
@@ -126,7 +127,9 @@ class Similarity:
     async def _compare(self, embedder: Embedder, batch: list[Pair]) -> None:
         if self.reason is not None:
             for pair in batch:
-                self._tell(pair, Texts(None, None, self.reason), Compared(None, False))
+                # Drafts are not decoded for nothing; where replies part is told without a model.
+                told = Texts(*pair.read()) if pair.kind is Kind.REPLAY else Texts(None, None)
+                self._tell(pair, told._replace(reason=self.reason), Compared(None, False))
             return
         texts = await asyncio.to_thread(lambda: [Texts(*pair.read()) for pair in batch])
         whole = [i for i, (first, second, _) in enumerate(texts) if first is not None and second is not None]

@@ -56,6 +56,8 @@ class Child:
         self._end()
 
     def _start(self) -> socket.socket:
+        if self._closed:
+            raise ChildError("was closed")
         ours, theirs = socket.socketpair()
         with theirs:
             try:

@@ -121,7 +121,11 @@ def _score(pair: Pair, means: dict[str, Any], split: dict[str, list[tuple[str, i
     if a == b:
         return Compared(1.0, False)
     left, right = means[a], means[b]
-    score = float(left @ right) / float((left @ left) * (right @ right)) ** 0.5
+    lengths = float((left @ left) * (right @ right)) ** 0.5
+    if not lengths:
+        # A text of characters that the model's tokenizer drops, as parts of one: to the model it is empty.
+        return Compared(None, False)
+    score = float(left @ right) / lengths
     return Compared(max(-1.0, min(1.0, score)), len(split[a]) > 1 or len(split[b]) > 1)
 
 

@@ -66,9 +66,15 @@ class Made:
             done=self.pairs.append,
         )
 
-    def sample(self, body: object = BODY, endpoint: str = "chat_completions", fields: bytes = b"") -> None:
+    def sample(
+        self,
+        body: object = BODY,
+        endpoint: str = "chat_completions",
+        fields: bytes = b"",
+        path: bytes = b"/v1/chat/completions",
+    ) -> None:
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-        head = RequestHead(b"POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\n" + fields + b"\r\n")
+        head = RequestHead(b"POST " + path + b" HTTP/1.1\r\nHost: h\r\n" + fields + b"\r\n")
         request = read_request(raw)
         assert request is not None
         self.replays.sample(endpoint, head, request, raw, "billing")
@@ -105,6 +111,8 @@ async def test_two_replies_are_a_pair() -> None:
         ("several replies", {}, {"body": BODY | {"n": 2}}),
         ("opted out by itself", {}, {"body": BODY | {"vllm_xargs": {"speculative": False}}}),
         ("too long", {}, {"body": BODY | {"x": "x" * 70_000}}),
+        ("another host", {}, {"path": b"@example.org/chat/completions"}),
+        ("another port", {}, {"path": b"1/chat/completions"}),
         ("no way", {"ways": None}, {}),
         ("too busy", {"in_flight": 9}, {}),
     ],
@@ -140,6 +148,8 @@ async def test_one_at_a_time_and_within_the_budget() -> None:
         json_reply({"error": "no"}, b"400 Bad Request"),
         json_reply({"id": "x", "choices": []}),
         json_reply([1]),
+        reply(None),
+        reply(""),
         b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nnot",
         b"nonsense\r\n\r\n",
     ],

@@ -133,9 +133,12 @@ async def test_queue_and_budget_bound_what_waits_and_count_what_is_dropped(made:
     assert made.similarity.dropped["queue"] == 30
     await made.told(MOST_WAITING)
     poor = Made(Embedder("universal-sentence-encoder", None), per_minute=12)
-    poor.compare(*[("x", "x")] * 10)
+    for _ in range(10):
+        poor.similarity.add(request(([2], [2])), lambda: ("x", "x", None))
     await poor.told(2)
     assert (poor.similarity.dropped["budget"], poor.similarity.state()["dropped"]) == (8, 8)
+    poor.compare(("x", "x"), kind=Kind.REPLAY)
+    assert (await poor.told(3))[2].score == 1, "a replay was paid for already"
     await poor.close()
 
 
@@ -158,6 +161,9 @@ async def test_c27_a_model_that_is_missing_is_a_score_that_is_not_known(
     made.similarity.compare(Pair(Kind.DRAFT, "later", read))
     assert (await made.told(2))[1].reason == row.reason
     assert reads == [], "no text is decoded for nothing"
+    made.compare(("a b", "a c"), kind=Kind.REPLAY)
+    replayed = (await made.told(3))[2]
+    assert (replayed.score, replayed.first_divergence, made.similarity.state()["replay_equal"]) == (None, 2, 0.0)
     assert made.similarity.state()["reason"] == row.reason
     assert caplog.text.count("no texts are compared") == 1
     await made.close()

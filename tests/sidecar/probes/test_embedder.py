@@ -68,6 +68,14 @@ def test_an_empty_text_has_no_score(embedder: Embedder, pair: tuple[str, str]) -
     assert embedder.compare([pair, PASSWORD])[0] == (None, False)
 
 
+@pytest.mark.parametrize("pair", [("\ufffd", "x"), ("x", "\u200b"), ("\ufffd" * 600, "\u200d")])
+def test_a_text_of_characters_that_the_model_drops_is_empty(
+    embedders: dict[str, Embedder], pair: tuple[str, str]
+) -> None:
+    """As where a draft is part of a character."""
+    assert embedders["sentence-transformers"].compare([pair, PASSWORD])[0].score is None
+
+
 def test_nothing_to_compare(embedder: Embedder) -> None:
     assert embedder.compare([]) == []
 
@@ -120,6 +128,7 @@ def test_the_process_comes_back_after_it_was_killed() -> None:
     found.close()
     with pytest.raises(ChildError, match="was closed"):
         found.compare([PASSWORD])
+    assert found._child._process is None
 
 
 def test_weights_that_were_tampered_with_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
