@@ -1,6 +1,7 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
@@ -11,6 +12,7 @@ from sqlalchemy import text
 from sidecar.api.models import RequestRow, Transition
 from sidecar.store import schema
 from sidecar.store.engine import writing_engine
+from sidecar.store.queries import Reader
 from sidecar.store.rows import COLUMNS, TRANSITION_COLUMNS
 from sidecar.store.upgrade import HEAD, revision, upgrade
 
@@ -54,3 +56,38 @@ def test_a_newer_database_is_refused(database_url: str) -> None:
 def test_the_tables_have_the_columns_of_the_api() -> None:
     assert tuple(RequestRow.model_fields) == COLUMNS
     assert tuple(Transition.model_fields) == TRANSITION_COLUMNS
+
+
+@pytest.mark.parametrize("older", ["0001", "0002", "0003"])
+def test_rows_of_older_tables_are_kept(database_url: str, older: str) -> None:
+    """Rows that changed nothing told of orders to the engine; they are no decisions now."""
+    engine = writing_engine(database_url)
+    config = Config()
+    config.set_main_option("script_location", "sidecar.store:migrations")
+    rows = [
+        ("here", "auto", "speculative", "speculative", "cap 2"),
+        ("here", "autoregressive", "speculative", "autoregressive", "slow"),
+        ("there", "speculative", "speculative", "speculative", "keep"),
+        ("here", "autoregressive", "autoregressive", "autoregressive", "cap 0"),
+        ("here", "auto", "autoregressive", "speculative", "again"),
+    ]
+    insert = text(
+        "INSERT INTO transitions (at, instance, mode, from_state, to_state, reason) "
+        "VALUES (:at, :instance, :mode, :before, :after, :reason)"
+    )
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, older)
+        for second, row in enumerate(rows):
+            named = dict(zip(("instance", "mode", "before", "after", "reason"), row, strict=True))
+            connection.execute(insert, named | {"at": f"2026-01-01 00:00:0{second}.000000+00:00"})
+    upgrade(engine)
+    with engine.begin() as connection:
+        found = connection.execute(text("SELECT reason, slice, trigger, evidence FROM transitions ORDER BY id")).all()
+    engine.dispose()
+    triggers = ["engine", "operator", "operator", "engine", "operator"]
+    assert found == [(row[4], "", trigger, None) for row, trigger in zip(rows, triggers, strict=True)]
+    reader = Reader(database_url)
+    assert [row["reason"] for row in reader.last_decisions("here")] == ["again"]
+    assert len(reader.transitions()) == 5
+    reader.close()
