@@ -36,7 +36,8 @@ class Room:
 
     records: list[Record] = field(default_factory=list)
     cores: int = 1
-    opt_outs: int = 0
+    #: Of requests that were to go without speculation, whether they were drafted for.
+    opt_outs: list[bool] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.ledger = Ledger()
@@ -45,8 +46,8 @@ class Room:
             self.ledger, lambda: self.cores, self.records.append, self._opted_out, "draft of {}".format
         )
 
-    def _opted_out(self) -> None:
-        self.opt_outs += 1
+    def _opted_out(self, drafted: bool) -> None:
+        self.opt_outs.append(drafted)
 
     def begin(self, *engine_ids: str) -> None:
         self.core.step(Step([(each, 5) for each in engine_ids], [], [], {}, None, []), 0.0)
@@ -189,9 +190,11 @@ async def test_nothing_drafted_is_unknown_with_its_reason(own: Acceptance, k: in
 
 @pytest.mark.parametrize(
     ("rows", "arm", "draft_model", "told"),
-    [(ROWS, Arm.SPECULATIVE, "draft of speculative", 1), ([((), (1,))], Arm.BASELINE, None, 0)],
+    [(ROWS, Arm.SPECULATIVE, "draft of speculative", [True]), ([((), (1,))], Arm.BASELINE, None, [False])],
 )
-async def test_what_was_drafted_for_is_no_baseline(rows: Any, arm: Arm, draft_model: str | None, told: int) -> None:
+async def test_what_was_drafted_for_is_no_baseline(
+    rows: Any, arm: Arm, draft_model: str | None, told: list[bool]
+) -> None:
     room = Room()
     room.begin(A)
     room.end(A, rows=rows)
@@ -205,7 +208,7 @@ async def test_what_was_drafted_for_once_a_cap_of_nought_was_lifted_is_no_failed
     room.begin(A)
     room.end(A)
     room.put(arm=Arm.AUTOREGRESSIVE, capped=True, acceptance=missing(NOT_SPECULATED))
-    assert (room.records[0].arm, room.opt_outs) == (Arm.SPECULATIVE, 0)
+    assert (room.records[0].arm, room.opt_outs) == (Arm.SPECULATIVE, [])
 
 
 # ---- waiting
