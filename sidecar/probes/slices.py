@@ -33,6 +33,8 @@ CONCURRENCIES = Buckets((1, 4, 8, 16, 32, 64), ("1", "2-4", "5-8", "9-16", "17-3
 
 #: Bytes of request body a prompt token, until records tell; English text has about that many.
 _BYTES_A_TOKEN = 4.0
+#: Records beyond these tell nothing: what is not in the body (a conversation kept by the server), or is no text (images).
+_LEAST_BYTES, _MOST_BYTES = 0.5, 16.0
 #: Weight of the newest record in the estimate.
 _NEWEST = 0.02
 
@@ -66,8 +68,9 @@ class PromptTokens:
         self._bytes_a_token = _BYTES_A_TOKEN
 
     def add(self, record: Record) -> None:
-        if record.prompt_tokens and record.bytes_in:
-            self._bytes_a_token += _NEWEST * (record.bytes_in / record.prompt_tokens - self._bytes_a_token)
+        told = record.bytes_in / record.prompt_tokens if record.prompt_tokens else 0.0
+        if _LEAST_BYTES <= told <= _MOST_BYTES:
+            self._bytes_a_token += _NEWEST * (told - self._bytes_a_token)
 
     def of(self, body_bytes: int | None) -> float | None:
         """None where the length is not known."""

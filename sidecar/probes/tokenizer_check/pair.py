@@ -107,7 +107,8 @@ class Pair:
         rows = self.draft.pruned_rows
         if self.draft.table is not None:
             return len(self.draft.table.targets)
-        return rows if rows is not None and rows < (self.target.rows or len(self.texts)) else None
+        # What is cut off behind the last token is padding.
+        return rows if rows is not None and rows <= max(self.texts) else None
 
     @cached_property
     def reachable(self) -> set[int] | None:

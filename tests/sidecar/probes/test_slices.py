@@ -42,3 +42,10 @@ def test_prompt_tokens_are_guessed_from_what_records_tell() -> None:
         guess.add(record(bytes_in=3000, prompt_tokens=1500))
         guess.add(record(bytes_in=3000, prompt_tokens=None))
     assert guess.of(4000) == pytest.approx(2000, rel=0.01)
+
+
+def test_bodies_that_are_no_text_or_not_all_of_the_prompt_tell_nothing() -> None:
+    guess = PromptTokens()
+    guess.add(record(bytes_in=5_000_000, prompt_tokens=1500))
+    guess.add(record(bytes_in=200, prompt_tokens=20_000))
+    assert guess.of(4000) == 1000

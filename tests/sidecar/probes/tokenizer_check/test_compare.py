@@ -34,6 +34,8 @@ def test_c11_padding_is_no_mismatch() -> None:
     assert (found.verdict, found.severity, found.coverage, found.padding_only) == (ALIGNED, NONE, 1.0, True)
     assert (found.target_rows, found.draft_rows, found.findings) == (8, 12, [])
     assert not compare(model(five, rows=8), model(five, rows=8)).padding_only
+    assert compare(model(five, rows=8), model(None, rows=8, pruned_rows=5)).severity is NONE, "padding is cut off"
+    assert compare(model(five, rows=8), model(None, rows=8, pruned_rows=4)).severity is CRITICAL
     assert not compare(model(five, rows=8), model(five)).padding_only
 
 
