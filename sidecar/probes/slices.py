@@ -33,7 +33,8 @@ CONCURRENCIES = Buckets((1, 4, 8, 16, 32, 64), ("1", "2-4", "5-8", "9-16", "17-3
 
 #: Bytes of request body a prompt token, until records tell; English text has about that many.
 _BYTES_A_TOKEN = 4.0
-#: Records beyond these tell nothing: what is not in the body (a conversation kept by the server), or is no text (images).
+#: Records beyond these tell nothing: of a conversation that the server keeps the body lacks a part, and images are no
+#: text.
 _LEAST_BYTES, _MOST_BYTES = 0.5, 16.0
 #: Weight of the newest record in the estimate.
 _NEWEST = 0.02
