@@ -13,7 +13,6 @@ from .control.circuit import Change, Circuit, Readings, Rules, State, Trigger
 from .control.engine import EngineError
 from .control.fallback import DRAFTED, Decision, Fallback, Mode
 from .metrics import Metrics
-from .probes.latency import AUTOREGRESSIVE
 from .probes.slices import PromptTokens, asked
 from .record import Arm, Record
 from .settings import Settings
@@ -26,8 +25,6 @@ from .tap.tap import Tap
 _log = logging.getLogger(__name__)
 
 _TICK_S = 1.0
-#: After a decision, requests that were begun before it are still drafted for, as the engine that speculates counts, s.
-_SETTLED_S = 60.0
 _CLOSE_S = 2.0
 
 
@@ -36,7 +33,8 @@ class Controller:
 
     `readings` is asked every second, and `forget` has what they tell of speculation counted anew, as it was away or
     is to be judged by its probes; `drafted_since(upstream, since)` gives the tokens that an upstream's own counters
-    have seen drafted after a monotonic time, None where they do not tell.
+    have seen drafted after a monotonic time, None where they do not tell; `speculates(upstream)`, whether a request is
+    under way there that may be drafted for.
     """
 
     def __init__(
@@ -51,6 +49,7 @@ class Controller:
         readings: Callable[[], Readings],
         forget: Callable[[], None],
         drafted_since: Callable[[str, float], int | None],
+        speculates: Callable[[str], bool],
         plain_upstream: str,
     ) -> None:
         """`plain_upstream`: what serves requests without speculation."""
@@ -63,7 +62,7 @@ class Controller:
         self._forget = forget
         self._drafted_since = drafted_since
         self._plain_upstream = plain_upstream
-        self._settled_s = 0.0 if plain_upstream == AUTOREGRESSIVE else _SETTLED_S
+        self._speculates = speculates
         self.fallback = Fallback(
             rules_of(settings),
             time.time(),
@@ -81,7 +80,7 @@ class Controller:
         self._untold: list[tuple[float, str]] = []
         #: State of all traffic, as the log and the rows last said it.
         self._served = State.SPECULATIVE
-        #: Monotonic time since when no request at all is to speculate.
+        #: Monotonic time since when no request at all is to speculate, and none that was begun before does.
         self._plain_since: float | None = None
         #: The engine drafts nothing, as this wants it; and the cap that held before, which is 0 where an operator wants
         #: the same.
@@ -146,13 +145,12 @@ class Controller:
 
     def _verify(self, monotonic: float) -> None:
         """Have the engine's counters say whether nothing is drafted while nothing should be."""
-        if not self.fallback.all_plain:
+        if not self.fallback.all_plain or self._speculates(self._plain_upstream):
             self._plain_since = None
             return
         if self._plain_since is None:
             self._plain_since = monotonic
-        since = self._plain_since + self._settled_s
-        self.fallback.counted(self._drafted_since(self._plain_upstream, since) if monotonic > since else None)
+        self.fallback.counted(self._drafted_since(self._plain_upstream, self._plain_since))
 
     async def _carry_out(self) -> None:
         """Cap the engine while all traffic falls back, and give it its cap back. Tried again with the next tick."""

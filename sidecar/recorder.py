@@ -168,6 +168,7 @@ class Recorder:
             readings=self._readings,
             forget=self._forget,
             drafted_since=self.counters.drafted_since,
+            speculates=self.tap.speculates,
             plain_upstream=AUTOREGRESSIVE if self.plain_apart else SPECULATIVE,
         )
         self._admin: tuple[_Server, asyncio.Task[None]] | None = None

@@ -115,8 +115,8 @@ class TapContext:
     failures: int = 0
     #: Requests that were drafted for and should not have been.
     ineffective: int = 0
-    #: Streams under way that may have had no content yet.
-    waiting: set["Tap"] = field(default_factory=set)
+    #: Requests under way.
+    live: set["Tap"] = field(default_factory=set)
     _ended: list[tuple["Tap", Outcome, int | None, int, int, float]] = field(default_factory=list)
 
     def watch(self, head: RequestHead, now: float) -> "Tap | None":
@@ -130,7 +130,7 @@ class TapContext:
         self, tap: "Tap", outcome: Outcome, status: int | None, bytes_in: int, bytes_out: int, now: float
     ) -> None:
         """A tap has seen all. With `later`, what ends within a moment is read together."""
-        self.waiting.discard(tap)
+        self.live.discard(tap)
         ended = self._ended
         ended.append((tap, outcome, status, bytes_in, bytes_out, now))
         if self.later is None or len(ended) >= _END_TOGETHER:
@@ -144,14 +144,12 @@ class TapContext:
 
         Not among them: those whose request was too long to be read.
         """
-        waits = []
-        for tap in list(self.waiting):
-            wait = tap.waits(now)
-            if wait is None:
-                self.waiting.discard(tap)
-            elif tap.upstream == upstream:
-                waits.append(wait)
-        return waits
+        waits = [tap.waits(now) for tap in self.live if tap.upstream == upstream]
+        return [wait for wait in waits if wait is not None]
+
+    def speculates(self, upstream: str) -> bool:
+        """Whether a request is under way at `upstream` that may be drafted for."""
+        return any(tap.upstream == upstream and tap.speculates for tap in self.live)
 
     def opted_out(self, drafted: bool) -> None:
         """The engine has told of a request that was to go without speculation whether it was drafted for."""
@@ -320,8 +318,12 @@ class Tap:
         self._arm = arm
         self._drafts_nothing = self._context.facts.get(upstream, _NO_FACTS).drafts_nothing
         self._concurrency = concurrency
-        if self._request is not None and self._request.streaming:
-            self._context.waiting.add(self)
+        self._context.live.add(self)
+
+    @property
+    def speculates(self) -> bool:
+        """Whether it was sent to be drafted for."""
+        return self._ordered in (Arm.SPECULATIVE, Arm.PROBE)
 
     @property
     def _ordered(self) -> Arm:
@@ -406,7 +408,9 @@ class Tap:
                 self._fail()
 
     def waits(self, now: float) -> float | None:
-        """How long a stream has been waiting for its first content, s; None once that came, or cannot be seen."""
+        """How long a stream has been waiting for its first content, s; None once it came, or where none is seen."""
+        if self._request is None or not self._request.streaming:
+            return None
         self._read()
         stream = self._stream
         over = self._unread or self._body is not None if stream is None else stream.first_at is not None

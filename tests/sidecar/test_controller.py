@@ -206,8 +206,10 @@ async def test_an_operators_cap_of_0_stays(tmp_path: Path) -> None:
 class Parts:
     """A controller without servers: `rows` are what the database has."""
 
-    def __init__(self, *rows: dict[str, Any], plain_upstream: str = "speculative", **settings: Any) -> None:
+    def __init__(self, *rows: dict[str, Any], **settings: Any) -> None:
         self.forgot = 0
+        #: Whether a request is under way that may be drafted for.
+        self.speculates = False
         self.put: list[Any] = []
         #: Monotonic times since which drafted tokens were asked for.
         self.asked: list[float] = []
@@ -224,7 +226,8 @@ class Parts:
             readings=Readings,
             forget=self._forget,
             drafted_since=self._drafted_since,
-            plain_upstream=plain_upstream,
+            speculates=lambda upstream: self.speculates,
+            plain_upstream="speculative",
         )
 
     def _forget(self) -> None:
@@ -271,14 +274,18 @@ def test_an_order_has_all_figures_begin_anew() -> None:
     assert parts.forgot == 1
 
 
-@pytest.mark.parametrize(("upstream", "settles"), [("speculative", 60.0), ("autoregressive", 0.0)])
-def test_counters_are_asked_once_nothing_that_was_begun_before_counts(upstream: str, settles: float) -> None:
-    """An upstream of its own has never drafted, so that the first, shortest dwell is enough to see it."""
-    parts = Parts(plain_upstream=upstream)
+def test_counters_are_asked_once_all_that_was_begun_before_is_over() -> None:
+    """A long reply is drafted for to its end, whatever is decided meanwhile."""
+    parts = Parts()
     parts.controller.set_mode("autoregressive", "drill")
-    for now in (1000.0, 1059.0, 1061.0):
+    parts.speculates = True
+    for now in (1000.0, 1200.0):
         parts.controller.tick(time.time(), now)
-    assert parts.asked == [1000.0 + settles] * (1 if settles else 2)
+    assert (parts.asked, parts.controller.state().state) == ([], "autoregressive")
+    parts.speculates = False
+    for now in (1201.0, 1202.0):
+        parts.controller.tick(time.time(), now)
+    assert parts.asked == [1201.0, 1201.0]
     assert parts.controller.state().state == "ineffective"
 
 

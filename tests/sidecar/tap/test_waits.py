@@ -47,6 +47,15 @@ def test_c15_a_stream_waits_until_its_first_content(reads: list[bytes], *, waiti
     assert waits(run, 16.0) == []
 
 
+@pytest.mark.parametrize("arm", Arm)
+def test_it_is_known_whether_what_is_under_way_may_be_drafted_for(arm: Arm) -> None:
+    run = Run(STREAM, arm=arm)
+    assert run.context.speculates("speculative") is (arm in (Arm.SPECULATIVE, Arm.PROBE))
+    assert not run.context.speculates("autoregressive")
+    run.end()
+    assert not run.context.live
+
+
 def test_looking_changes_no_record() -> None:
     def served(*, looked_at: bool) -> object:
         run = Run(STREAM, fields=b"x-request-id: r\r\n")
@@ -121,4 +130,4 @@ async def test_behind_the_proxy() -> None:
             go.set()
             await asyncio.gather(*answers)
             assert waiting() == []
-            assert not made.context.waiting
+            assert not made.context.live
