@@ -143,7 +143,7 @@ class Recorder:
             served_plain=lambda drafted: self.controller.fallback.served_plain(drafted=drafted),
         )
         # Inside the server, a replay would come by here as any other request.
-        if settings.replay_share and settings.similarity != "none" and transport is None:
+        if settings.replay_share and transport is None:
             self.tap.sample = Replays(
                 settings.replay_share,
                 settings.replay_per_minute,

@@ -288,9 +288,11 @@ class Settings(BaseSettings):
         return self
 
     @model_validator(mode="after")
-    def _similarity_is_ordered(self) -> Self:
+    def _similarity_is_sound(self) -> Self:
         if self.similarity_critical > self.similarity_warning:
             raise ValueError("similarity_critical: is above similarity_warning")
+        if self.replay_share and self.similarity == "none":
+            raise ValueError("replay_share: is of no use where similarity is none, as nothing compares the replies")
         return self
 
     @model_validator(mode="after")
