@@ -167,11 +167,12 @@ class Controller:
             else:
                 self._cap_before = cap
                 if cap != 0:
+                    self._capped = True  # also where this is cancelled while the engine obeys
                     await self._steering.set_cap(0, None, "fallback")
         except EngineError as error:
             if str(error) != self._complaint:
                 _log.warning("the engine's cap cannot be set: %s", error)
-            self._complaint = str(error)
+            self._complaint, self._capped = str(error), not wanted
             return
         self._complaint = ""
         self._capped = wanted
@@ -186,6 +187,7 @@ class Controller:
         if self._capped:
             with contextlib.suppress(EngineError, TimeoutError):
                 async with asyncio.timeout(_CLOSE_S):
+                    await self._steering.look()
                     await self._give_back("the sidecar stops")
 
     # ---- what is told

@@ -176,7 +176,6 @@ async def test_no_cap_is_left_behind(tmp_path: Path) -> None:
             await come(lambda: can_fall_back(made))
             await ask(made, 30)
             await come(lambda: nothing(engine.cap == 0))
-            await asyncio.sleep(0.2)
             await made.stop()
             assert engine.cap is None
         # The next one goes on with it, and is killed...
