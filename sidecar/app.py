@@ -35,11 +35,11 @@ class Sidecar:
         if settings.fallback_upstream is not None:
             urls[AUTOREGRESSIVE] = settings.fallback_upstream
         self._tls = _tls(settings)
-        self.recorder = recorder = Recorder(settings, urls, lambda: self.relay)
+        self.recorder = recorder = Recorder(settings, urls, lambda: self.relay, down=self._down)
         self._upstreams = {
             name: Upstream(name, url, connect_timeout_s=settings.connect_timeout_s) for name, url in urls.items()
         }
-        self._choices = _choices(self._upstreams, apart=recorder.plain_apart)
+        self._choices = {apart: _choices(self._upstreams, apart=apart) for apart in (True, False)}
         self.relay = Relay(
             self._choose,
             recorder.tap.watch,
@@ -78,7 +78,11 @@ class Sidecar:
 
     def _choose(self, watch: Watch | None) -> Sequence[Choice]:
         tap = watch if isinstance(watch, Tap) else None
-        return self._choices[self.recorder.controller.arm(tap, self._upstreams[SPECULATIVE].in_flight + 1)]
+        arm = self.recorder.controller.arm(tap, self._upstreams[SPECULATIVE].in_flight + 1)
+        return self._choices[self.recorder.plain_apart][arm]
+
+    def _down(self) -> list[str]:
+        return [name for name, upstream in self._upstreams.items() if upstream.down]
 
 
 def _choices(upstreams: Mapping[str, Upstream], *, apart: bool) -> dict[Arm, Sequence[Choice]]:

@@ -121,11 +121,16 @@ def _asking() -> Iterator[None]:
 @app.command()
 def status(config: Config = None, as_json: Json = False) -> None:
     """State, acceptance rate and latency of the last hour."""
-    from .remote import engines, print_status, summary
+    from .remote import RemoteError, engines, print_status, state_line, summary
 
     settings = _load(config)
     with _asking():
-        answer, steered = summary(settings), engines(settings)
+        try:
+            answer, steered = summary(settings), engines(settings)
+        except RemoteError:
+            if not as_json:
+                typer.echo(state_line(settings))
+            raise
     if as_json:
         typer.echo(json.dumps(answer | {"engines": steered}, indent=2))
     else:

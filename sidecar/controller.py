@@ -46,6 +46,7 @@ class Controller:
         steering: Steering,
         *,
         can_fall_back: Callable[[], bool],
+        outage: Callable[[], tuple[bool, str] | None],
         readings: Callable[[], Readings],
         forget: Callable[[], None],
         drafted_since: Callable[[str, float], int | None],
@@ -67,6 +68,7 @@ class Controller:
             rules_of(settings),
             time.time(),
             can_fall_back=can_fall_back,
+            outage=outage,
             slices=settings.fallback_slices,
             baseline_share=settings.baseline_share,
             probe_share=settings.fallback_probe_share,
@@ -197,7 +199,8 @@ class Controller:
         if self.fallback.dry_run:
             evidence["dry_run"] = True
         self._decided = True
-        self._put(change.at, change.before, change.after, change.trigger, change.reason, change.slice, evidence)
+        reason = f"dry run: {change.reason}" if self.fallback.dry_run else change.reason
+        self._put(change.at, change.before, change.after, change.trigger, reason, change.slice, evidence)
         self._metrics.transition(change.before, change.after, change.trigger)
         if not change.slice:
             self._served = self.fallback.in_force.state
@@ -231,7 +234,7 @@ class Controller:
         fallback, cap = self.fallback, self._steering.cap
         decision, whole = fallback.in_force, fallback.whole
         by_itself = fallback.mode is Mode.AUTO and whole.trigger is not Trigger.OPERATOR
-        reason = decision.reason
+        reason = decision.reason + (whole.progress if by_itself else "")
         if cap is not None:
             reason += (
                 f" (the engine's cap is {cap}: {'nothing is' if not cap else f'at most {cap} tokens are'} drafted)"
@@ -251,7 +254,7 @@ class Controller:
         )
 
     def _slice(self, circuit: Circuit) -> SliceState:
-        state, reason = circuit.state, circuit.reason
+        state, reason = circuit.state, circuit.reason + circuit.progress
         if self.fallback.dry_run:
             reason = f"dry run; would be {state}: {reason}"
             state = State.SPECULATIVE
@@ -275,7 +278,11 @@ class Controller:
         """An operator's order. Raises CannotFallBack."""
         self._begin_telling()
         before = self.fallback.in_force
+        ended = self.fallback.open_slices
         decision = self.fallback.set_mode(Mode(mode), reason or "ordered by an operator", time.time())
+        for each in ended:
+            words = f"ended by an order: {decision.reason}"
+            self._put(decision.at, each.state, State.SPECULATIVE, Trigger.OPERATOR, words, each.name)
         self._forget()
         self._put(decision.at, before.state, decision.state, Trigger.OPERATOR, decision.reason)
         self._served = decision.state
@@ -309,6 +316,8 @@ class Controller:
             except ValueError:
                 continue  # a later version's
             at, evidence = row["at"].timestamp(), row["evidence"] or {}
+            if trigger is Trigger.OPERATOR and row["slice"]:
+                continue  # ended by an order, which has a row of its own
             if trigger is Trigger.OPERATOR:
                 order = Decision(mode, state, at, row["reason"])
             elif bool(evidence.get("dry_run")) is self.fallback.dry_run:

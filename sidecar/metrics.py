@@ -75,6 +75,10 @@ class Live:
     aligned: bool | None = None
     same_text_other_id: int | None = None
     opt_out_ineffective: int = 0
+    #: Whether each can be reached.
+    upstreams: Mapping[str, bool] = field(default_factory=dict)
+    #: Slices with a decision of their own.
+    open_slices: int = 0
     #: Pairs of texts that were sampled and not compared, by why.
     similarity_dropped: Mapping[str, int] = field(default_factory=dict)
     #: Replies that look broken, by what is seen.
@@ -335,6 +339,15 @@ def _live_families(live: Live) -> Iterator[Metric]:
     for state, holds in live.states.items():
         states.add_metric((state,), int(holds))
     yield states
+    yield GaugeMetricFamily(
+        "specwatch_fallback_open_slices",
+        "Slices that are not served with speculation, by decisions of their own.",
+        value=live.open_slices,
+    )
+    up = GaugeMetricFamily("specwatch_upstream_up", "1 while connections can be made.", labels=("upstream",))
+    for name, reached in live.upstreams.items():
+        up.add_metric((name,), int(reached))
+    yield up
     yield CounterMetricFamily(
         "specwatch_opt_out_ineffective",
         "Requests that were drafted for though they were to be served without speculation.",

@@ -9,7 +9,7 @@ import logging
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from importlib.metadata import version
 from pathlib import PurePath
@@ -88,8 +88,11 @@ class Recorder:
         urls: Mapping[str, str],
         traffic: Callable[[], Traffic],
         transport: httpx.AsyncBaseTransport | None = None,
+        down: Callable[[], Collection[str]] = tuple,
     ) -> None:
-        """`urls` are the servers' by name; `transport` reaches them, None: sockets. Raises SettingsError."""
+        """`urls` are the servers' by name, `down` those of them that cannot be reached now; `transport` reaches them,
+        None: sockets. Raises SettingsError.
+        """
         self.settings = settings
         try:
             check_url(settings.database_url)
@@ -109,6 +112,7 @@ class Recorder:
         self.similarity = self._new_similarity()
         self._urls = urls
         self._traffic = traffic
+        self._down = down
         self._http = httpx.AsyncClient(transport=transport, trust_env=False, timeout=5)
         configured = {SPECULATIVE: Facts(settings.draft_model, settings.num_speculative_tokens)}
         self.steering = Steering(
@@ -165,11 +169,12 @@ class Recorder:
             self.metrics,
             self.steering,
             can_fall_back=self._can_fall_back,
+            outage=self._outage,
             readings=self._readings,
             forget=self._forget,
             drafted_since=self.counters.drafted_since,
             speculates=self.tap.speculates,
-            plain_upstream=AUTOREGRESSIVE if self.plain_apart else SPECULATIVE,
+            plain_upstream=AUTOREGRESSIVE if self._wants_apart else SPECULATIVE,
         )
         self._admin: tuple[_Server, asyncio.Task[None]] | None = None
 
@@ -311,9 +316,23 @@ class Recorder:
     # ---- control
 
     @property
+    def _wants_apart(self) -> bool:
+        return AUTOREGRESSIVE in self._urls and self.settings.fallback_actuator in ("auto", "upstream")
+
+    @property
     def plain_apart(self) -> bool:
         """Whether a server of its own serves what is not to speculate; else the same one, by opt-out."""
-        return AUTOREGRESSIVE in self._urls and self.settings.fallback_actuator in ("auto", "upstream")
+        away = AUTOREGRESSIVE in self._down() and self._can_opt_out() and self.settings.fallback_actuator == "auto"
+        return self._wants_apart and not away
+
+    def _outage(self) -> tuple[bool, str] | None:
+        """Whether all requests go without speculation, as what speculates cannot be reached, and that in words."""
+        down = self._down()
+        if SPECULATIVE not in down:
+            return None
+        if AUTOREGRESSIVE in self._urls and AUTOREGRESSIVE not in down:
+            return True, "the upstream that speculates cannot be reached, and requests go to the other"
+        return False, "no upstream can be reached, and requests fail"
 
     def _can_opt_out(self) -> bool:
         """Whether the engine serves a request without speculation where its body asks for that."""
@@ -321,7 +340,10 @@ class Recorder:
         return told if told is not None else self.feed is not None and self.feed.connected > 0
 
     def _can_fall_back(self) -> bool:
-        return self.plain_apart or (self.settings.hold_bytes > 0 and self._can_opt_out())
+        if self._wants_apart and AUTOREGRESSIVE not in self._down():
+            return True
+        by_itself = self.settings.fallback_actuator != "upstream"
+        return by_itself and self.settings.hold_bytes > 0 and self._can_opt_out()
 
     def _readings(self) -> Readings:
         """What no single request tells."""
@@ -413,6 +435,8 @@ class Recorder:
             mean_acceptance_length=last.mean_acceptance_length,
             window_requests=last.requests,
             states={each.value: each is state for each in State},
+            upstreams={name: name not in self._down() for name in self._urls},
+            open_slices=len(self.controller.fallback.open_slices),
             opt_out_ineffective=self.tap.ineffective,
             feed=self._feed_counts(),
             aligned=False if misaligned else True if aligned is AlignmentState.ALIGNED else None,

@@ -16,6 +16,12 @@ def summary(settings: Settings) -> dict[str, Any]:
     return _ask(settings, "GET", "/api/v1/summary")
 
 
+def state_line(settings: Settings) -> str:
+    """How requests are served, which needs no database."""
+    found = _ask(settings, "GET", "/api/v1/fallback")
+    return f"{found['state']} (mode {found['mode']}): {found['reason']}"
+
+
 def set_mode(settings: Settings, mode: str, reason: str) -> dict[str, Any]:
     return _ask(settings, "PUT", "/api/v1/fallback", {"mode": mode, "reason": reason or "specwatch fallback"})
 

@@ -272,9 +272,15 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _fallback_is_sound(self) -> Self:
         if self.fallback_above < self.fallback_below:
-            raise ValueError("fallback_above: is below fallback_below, so that a return would not last")
+            raise ValueError(
+                f"fallback_above: {self.fallback_above:g} is below fallback_below, {self.fallback_below:g}, so that a "
+                "return would not last: set both"
+            )
         if self.fallback_dwell_max_s < self.fallback_dwell_s:
-            raise ValueError("fallback_dwell_max_s: is below fallback_dwell_s")
+            raise ValueError(
+                f"fallback_dwell_max_s: {self.fallback_dwell_max_s:g} is below fallback_dwell_s, "
+                f"{self.fallback_dwell_s:g}: set both"
+            )
         if self.fallback_min_requests > self.fallback_window:
             raise ValueError("fallback_min_requests: is above fallback_window, which no window could reach")
         if self.fallback_actuator == "upstream" and self.fallback_upstream is None:
@@ -290,7 +296,10 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _similarity_is_sound(self) -> Self:
         if self.similarity_critical > self.similarity_warning:
-            raise ValueError("similarity_critical: is above similarity_warning")
+            raise ValueError(
+                f"similarity_critical: {self.similarity_critical:g} is above similarity_warning, "
+                f"{self.similarity_warning:g}: set both"
+            )
         if self.replay_share and self.similarity == "none":
             raise ValueError("replay_share: is of no use where similarity is none, as nothing compares the replies")
         return self
@@ -336,7 +345,8 @@ def load(file: Path | None = None, **flags: Any) -> Settings:
     except pydantic_settings.SettingsError as error:
         found = re.search('"([a-z_]+)"', str(error))
         name = f"SPECWATCH_{found[1].upper()}" if found else "a setting in the environment"
-        raise SettingsError(f"{name}: lists and maps are JSON in the environment, as in '[\"billing\"]'") from None
+        words = "lists and maps are JSON in the environment, as in '[\"billing\"]' or '{\"k=8\": 0.4}'"
+        raise SettingsError(f"{name}: {words}") from None
     except ValidationError as error:
         raise SettingsError("\n".join(_sentence(item, flags, values, file) for item in error.errors())) from None
 

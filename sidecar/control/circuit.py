@@ -185,7 +185,16 @@ class Circuit:
             below = sum(mark * tokens for mark, tokens in self._marks) / drafted
         if self.state is State.SPECULATIVE:
             return below
-        return min(1.0, below + self._rules.above - self._rules.below)
+        return round(min(1.0, below + self._rules.above - self._rules.below), 6)
+
+    @property
+    def progress(self) -> str:
+        """How far a round of probes is, to be added to a sentence; empty where there is none."""
+        if self.state is not State.PROBING:
+            return ""
+        rate = self._rules.rate(self._window.figures())
+        so_far = "" if rate is None else f", p {rate:.3f} so far"
+        return f" ({len(self._window)} of {self._rules.probes} probes had figures{so_far})"
 
     def restore(self, state: State, at: float, trigger: Trigger, reason: str, evidence: Evidence) -> None:
         """Be as before a restart. A round of probes begins anew."""
@@ -475,4 +484,5 @@ def _failed(record: Record) -> bool:
     outcome, status = record.outcome, record.status
     if outcome is Outcome.UPSTREAM_ERROR:
         return status is None or status >= 500 or status == 200
-    return outcome in (Outcome.BAD_GATEWAY, Outcome.TIMEOUT)
+    # A reply that is cut is what clients see of an engine that dies.
+    return outcome in (Outcome.BAD_GATEWAY, Outcome.TIMEOUT, Outcome.TRUNCATED)

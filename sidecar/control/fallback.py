@@ -43,8 +43,8 @@ class Decision:
 
 REMEDY = "set fallback_upstream, or load the engine plugin and set engine_token or engine_events"
 NOWHERE = (
-    "no autoregressive upstream is configured, and no engine plugin is known that could serve a request without "
-    "speculation"
+    "no autoregressive upstream is configured and can be reached, and no engine plugin is known that could serve a "
+    "request without speculation"
 )
 DRAFTED = "the engine drafts tokens all the same"
 
@@ -68,19 +68,23 @@ class Fallback:
         now: float,
         *,
         can_fall_back: Callable[[], bool],
+        outage: Callable[[], tuple[bool, str] | None] = lambda: None,
         slices: Sequence[str] = (),
         baseline_share: float = 0.0,
         probe_share: float = 0.05,
         dry_run: bool = False,
         seed: int | None = None,
     ) -> None:
-        """`slices`: the dimensions whose slices have circuits of their own."""
+        """`slices`: the dimensions whose slices have circuits of their own. `outage`: whether all requests go without
+        speculation, as what speculates cannot be reached, and that in words; None while it can.
+        """
         self.rules = rules
         self.dry_run = dry_run
         self.mode = Mode.AUTO
         #: The operator's last order.
         self.order = Decision(Mode.AUTO, State.SPECULATIVE, now, "started")
         self._can_fall_back = can_fall_back
+        self._outage = outage
         self._baseline_share = baseline_share
         self._probe_share = probe_share
         self._random = random.Random(seed).random  # noqa: S311 - chooses baseline and probes, guards nothing
@@ -114,6 +118,10 @@ class Fallback:
     def in_force(self) -> Decision:
         """The decision as it is carried out."""
         decision = self.decision
+        if (outage := self._outage()) is not None:
+            plain, words = outage
+            state = State.AUTOREGRESSIVE if plain else decision.state
+            return replace(decision, state=state, reason=f"{words} ({decision.state}: {decision.reason})")
         if decision.state is State.SPECULATIVE:
             return decision
         if self.mode is Mode.AUTO and self.dry_run:
@@ -147,9 +155,9 @@ class Fallback:
 
     @property
     def all_plain(self) -> bool:
-        """Whether no request at all is to speculate."""
-        decision = self.in_force
-        return decision.state in (State.AUTOREGRESSIVE, State.INEFFECTIVE) and self.decision.state is not State.PROBING
+        """Whether it is decided, and carried out, that no request at all is to speculate."""
+        in_force = self.in_force.state in (State.AUTOREGRESSIVE, State.INEFFECTIVE)
+        return in_force and self.decision.state is State.AUTOREGRESSIVE
 
     def arm(self, asked: Mapping[str, str] | None = None) -> Arm:
         """How the next request is served. `asked`: its slices by dimension, where `asks_for_slices`."""

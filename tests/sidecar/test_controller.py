@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.chain import free_ports
 from support.proxy import post
 from support.steered_engine import TOKEN, SteeredEngine
 from support.traffic import accepting
@@ -222,6 +223,7 @@ class Parts:
             Settings(instance="here", **settings),
             *(parts, parts, parts, parts),
             can_fall_back=lambda: True,
+            outage=lambda: None,
             readings=Readings,
             forget=self._forget,
             drafted_since=self._drafted_since,
@@ -354,3 +356,60 @@ async def test_a_dry_run_changes_nothing_for_clients(tmp_path: Path) -> None:
 
             row_told = await come(row)
             assert (row_told["to_state"], row_told["evidence"]["dry_run"]) == ("autoregressive", True)
+            assert row_told["reason"].startswith("dry run: p 0.")
+
+
+async def test_what_is_told_is_what_serves_while_an_upstream_is_away(tmp_path: Path) -> None:
+    engine, other = SteeredEngine(), SteeredEngine()
+    engine.accepts = GOOD
+    other.cap, other.counting.speculates = 0, False
+    (port,) = free_ports(1)
+    async with running(other.handler) as second:
+        away = f"http://127.0.0.1:{port}"
+        async with sidecar(tmp_path, away, "--fallback-upstream", second.url, **QUICK) as made:
+            assert await ask(made, 3) == {"autoregressive": 3}
+            found = await state(made)
+            assert (found["mode"], found["state"]) == ("auto", "autoregressive")
+            assert found["reason"].startswith("the upstream that speculates cannot be reached, and requests go to the")
+            metrics = (await made.get("/metrics")).text
+            assert 'specwatch_upstream_up{upstream="speculative"} 0.0' in metrics
+            assert 'specwatch_upstream_up{upstream="autoregressive"} 1.0' in metrics
+            assert 'specwatch_fallback_state{state="autoregressive"} 1.0' in metrics
+    async with running(engine.handler) as server:
+        async with sidecar(tmp_path, server.url, "--fallback-upstream", away, **QUICK) as made:
+            await come(lambda: can_fall_back(made))
+            assert (await made.put({"mode": "autoregressive", "reason": "drill"})).status_code == 200
+            await ask(made)  # which finds the other away
+            # Then the engine serves without speculation by itself.
+            assert await ask(made, 3) == {"autoregressive": 3}
+            assert json.loads(engine.bodies[-1])["vllm_xargs"] == {"speculative": False}
+            assert (await state(made))["state"] == "autoregressive"
+            engine.has_route = False
+            await made.get("/api/v1/engine")
+            found = await state(made)
+            assert (found["state"], found["can_fall_back"]) == ("speculative", False)
+            assert await ask(made) == {"speculative": 1}
+
+
+async def test_an_order_ends_what_slices_decided_and_says_so(tmp_path: Path) -> None:
+    engine = SteeredEngine()
+    engine.accepts = BAD
+    environment = QUICK | {"SPECWATCH_FALLBACK_SLICES": '["scenario"]', "SPECWATCH_FALLBACK_DWELL_S": "60"}
+    async with running(engine.handler) as server:
+        async with sidecar(tmp_path, server.url, **environment) as made:
+            await come(lambda: can_fall_back(made))
+            await ask(made, 15)
+            assert [each["slice"] for each in (await state(made))["slices"]] == ["scenario=chat"]
+            await made.put({"mode": "speculative", "reason": "we look at it"})
+
+            async def told() -> Any:
+                rows = [row for row in (await state(made))["history"] if row["slice"]]
+                return rows if len(rows) > 1 else None
+
+            newest = (await come(told))[0]
+            assert (newest["from_state"], newest["to_state"]) == ("autoregressive", "speculative")
+            assert (newest["trigger"], newest["reason"]) == ("operator", "ended by an order: we look at it")
+            await made.stop()
+        async with sidecar(tmp_path, server.url, **environment) as made:
+            found = await state(made)
+            assert (found["mode"], found["reason"], found["slices"]) == ("speculative", "we look at it", [])

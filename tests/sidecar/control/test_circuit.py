@@ -282,7 +282,7 @@ def test_engine_errors_open_it_at_once_and_good_probes_close_it() -> None:
         (Outcome.UPSTREAM_ERROR, 404, False),
         (Outcome.UPSTREAM_ERROR, 429, False),
         (Outcome.CLIENT_ABORT, None, False),
-        (Outcome.TRUNCATED, 200, False),
+        (Outcome.TRUNCATED, 200, True),
     ],
 )
 def test_what_counts_as_an_engine_error(outcome: Outcome, status: int | None, counts: bool) -> None:
@@ -414,6 +414,16 @@ def test_probes_of_a_draft_that_is_surely_bad_end_early() -> None:
     run.ask(0.1, 50)
     assert run.told[1:] == [(PROBING, Trigger.DWELL), (AR, Trigger.PROBES)]
     assert run.changes[-1].evidence["requests"] == 10
+
+
+def test_a_round_of_probes_tells_how_far_it_is() -> None:
+    run = Run()
+    run.ask(0.3, 100)
+    assert run.circuit.progress == ""
+    run.wait(60)
+    assert run.circuit.progress == " (0 of 50 probes had figures)"
+    run.ask(0.8, 3)
+    assert run.circuit.progress == " (3 of 50 probes had figures, p 0.800 so far)"
 
 
 def test_only_what_was_begun_after_a_change_counts() -> None:
