@@ -195,6 +195,9 @@ async def test_c29_no_database_stops_no_request(tmp_path: Path) -> None:
             refused = await made.get("/api/v1/summary")
             assert refused.status_code == 503
             assert refused.json()["error"]["type"] == "specwatch_database_unavailable"
+            code, told = await run("status", SPECWATCH_ADMIN=made.admin.removeprefix("http://"))
+            assert (code, told.partition("\n")[0]) == (1, "speculative (mode auto): started")
+            assert "the database gave no answer" in told
             said = await made.stop()
             assert "secret" not in said + refused.text
             assert "5 records" in said
