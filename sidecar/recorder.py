@@ -113,6 +113,7 @@ class Recorder:
         self._urls = urls
         self._traffic = traffic
         self._down = down
+        self._wants_apart = AUTOREGRESSIVE in urls and settings.fallback_actuator in ("auto", "upstream")
         self._http = httpx.AsyncClient(transport=transport, trust_env=False, timeout=5)
         configured = {SPECULATIVE: Facts(settings.draft_model, settings.num_speculative_tokens)}
         self.steering = Steering(
@@ -316,14 +317,11 @@ class Recorder:
     # ---- control
 
     @property
-    def _wants_apart(self) -> bool:
-        return AUTOREGRESSIVE in self._urls and self.settings.fallback_actuator in ("auto", "upstream")
-
-    @property
     def plain_apart(self) -> bool:
         """Whether a server of its own serves what is not to speculate; else the same one, by opt-out."""
-        away = AUTOREGRESSIVE in self._down() and self._can_opt_out() and self.settings.fallback_actuator == "auto"
-        return self._wants_apart and not away
+        if not self._wants_apart or AUTOREGRESSIVE not in self._down():
+            return self._wants_apart
+        return self.settings.fallback_actuator != "auto" or not self._can_opt_out()
 
     def _outage(self) -> tuple[bool, str] | None:
         """Whether all requests go without speculation, as what speculates cannot be reached, and that in words."""
