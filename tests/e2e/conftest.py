@@ -63,6 +63,8 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
         "database_url": f"sqlite:///{folder}/inside.db",
         "add_headers": False,
         "add_usage": True,
+        # It would fall back by itself too.
+        "fallback_triggers": [],
     }
     (folder / "inside.yaml").write_text(yaml.safe_dump(settings))
     environment = {key: value for key, value in os.environ.items() if not key.startswith("SPECWATCH_")}

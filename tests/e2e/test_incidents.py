@@ -140,7 +140,7 @@ def states(sidecar: Sidecar) -> dict[str, str]:
 
 
 @pytest.fixture
-def beside(aligned: Engine, tmp_path: Path) -> Iterator[Callable[..., Sidecar]]:
+def beside(aligned: Engine, models: dict[str, Path], tmp_path: Path) -> Iterator[Callable[..., Sidecar]]:
     """Starts a sidecar before the aligned engine, of settings to be given."""
     made: list[Sidecar] = []
 
@@ -153,6 +153,8 @@ def beside(aligned: Engine, tmp_path: Path) -> Iterator[Callable[..., Sidecar]]:
     for each in made:
         each.stop()
     aligned.cap(None)
+    answer = aligned.order("PUT", "draft", {"checkpoint": str(models["draft_generalist"])})
+    assert answer.status_code == 200, answer.text
 
 
 def able(sidecar: Sidecar) -> None:
