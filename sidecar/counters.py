@@ -133,10 +133,6 @@ class Counters:
         """See `Coverage.drafted_since`. A request that began before that moment may have been drafted for."""
         return self._upstreams[upstream].coverage.drafted_since(monotonic)
 
-    def recent(self, upstream: str) -> Growth:
-        """See `Coverage.recent`: figures of the server as a whole, for where no request has its own."""
-        return self._upstreams[upstream].coverage.recent()
-
     def state(self) -> list[dict[str, Any]]:
         """`EngineCounters` of every upstream."""
         now = time.time()

@@ -14,8 +14,6 @@ from .counters import Growth, Scrape, total
 
 #: Figures are of the last so many seconds.
 SPAN_S = 900.0
-#: Draft tokens from which the server's own p is taken as that of now.
-ENOUGH_DRAFTED = 1000
 #: A record comes so long after its request's end at most: it waits half a second for the engine's events.
 SETTLE_S = 1.0
 
@@ -144,18 +142,6 @@ class Coverage:
         drafted = [each.drafted for each in intervals if each.drafted is not None]
         whole = len(drafted) == len(intervals) > 0 and not any(each.growth.reset for each in intervals)
         return sum(drafted) if whole or any(drafted) else None
-
-    def recent(self) -> Growth:
-        """What the counters grew by in the last intervals that hold ENOUGH_DRAFTED tokens; all, where none do."""
-        parts: list[Growth] = []
-        drafted = 0
-        for interval in reversed(self._intervals):
-            if drafted >= ENOUGH_DRAFTED:
-                break
-            if interval.after is not None:
-                parts.append(interval.growth)
-                drafted += interval.growth.draft_tokens or 0
-        return total(parts)
 
     def _settled(self, now: float) -> list[_Interval]:
         """The intervals whose records are all here."""
