@@ -21,13 +21,14 @@ check: $(READY)
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
-# The +cpu build of torch is a quarter of the default one, but not every index offers it.
+# The +cpu build of torch is a quarter of the default one, but not every index offers it. The wheel of urllib3-future,
+# which grafana-client brings, takes the place of everybody's urllib3; built with that variable it does not.
 $(READY): .requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v < (3, 14) else "Specwatch needs Python 3.11 to 3.13, and %s is %d.%d: run make PYTHON=/path/to/python3.12" % (sys.executable, *v))'
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet uv==0.13.9
 	$(UV) "torch==$(TORCH)+cpu" 2>/dev/null || $(UV) "torch==$(TORCH)"
-	$(UV) --no-deps -r .requirements.lock
+	URLLIB3_NO_OVERRIDE=1 $(UV) --no-deps --no-binary urllib3-future -r .requirements.lock
 	$(UV) --no-deps --no-build-isolation -e .
 	touch $@
 
@@ -37,7 +38,7 @@ lock: $(READY)
 	printf '%s ; sys_platform == "never"\n' torchvision torchaudio torchcodec triton > $(VENV)/override.txt
 	echo six | $(VENV)/bin/uv pip compile --quiet --upgrade --no-annotate --no-header --python-version 3.11 \
 	  --override $(VENV)/override.txt --find-links "$(PIP_FIND_LINKS)" \
-	  --extra engine-cpu --extra similarity --extra test pyproject.toml - | grep -v '^torch==' > .requirements.lock
+	  --extra engine-cpu --extra grafana --extra similarity --extra test pyproject.toml - | grep -v '^torch==' > .requirements.lock
 
 clean:
 	rm -rf $(VENV) .run build *.egg-info

@@ -211,6 +211,12 @@ class Settings(BaseSettings):
     )
     replay_per_minute: float = Field(6, gt=0, description="Requests replayed a minute, at most.")
 
+    alerts: Place | None = Field(
+        None,
+        description="YAML file of alert rules, routes and receivers; none: the shipped rules, which nobody is notified "
+        "of.",
+    )
+
     add_usage: bool = Field(
         False,
         description="Where no engine events come: ask the upstream for usage where a streaming client did not "
@@ -385,7 +391,7 @@ def _read(file: Path) -> dict[str, Any]:
         return {}
     if not isinstance(values, dict):
         raise SettingsError(f"{file}: must hold settings as `name: value` lines")
-    for name in ("engine", "fallback_engine"):
+    for name in ("engine", "fallback_engine", "alerts"):
         if isinstance(values.get(name), str):
             values[name] = file.parent / values[name]
     return {str(name): value for name, value in values.items()}

@@ -1,0 +1,1 @@
+"""How alerts reach people and systems: one receiver type a file."""
