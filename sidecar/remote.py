@@ -95,6 +95,8 @@ def print_status(answer: dict[str, Any], steered: list[dict[str, Any]]) -> None:
     table.add_row("why", escape(fallback["reason"]))
     for each in fallback["slices"]:
         table.add_row(escape(each["slice"]), escape(f"{each['state']}: {each['reason']}"))
+    for each in answer["alerts"]:
+        table.add_row(f"alert, {each['severity']}", escape(_alert(each)))
     between = "" if recent["p_low"] is None else f" ({recent['p_low']:.3f} to {recent['p_high']:.3f})"
     table.add_row(
         "acceptance rate p", f"{_ratio(recent['p'])}{between} over the last {recent['requests']} speculating requests"
@@ -128,6 +130,16 @@ def print_status(answer: dict[str, Any], steered: list[dict[str, Any]]) -> None:
             table.add_row(f"engine, {name}", core_line(core))
     table.add_row("database", answer["database"])
     Console().print(table)
+
+
+def _alert(told: dict[str, Any]) -> str:
+    """A firing alert in a sentence, with the labels that tell it from others of its name."""
+    group = ", ".join(
+        f"{name}={value}" for name, value in told["labels"].items() if name not in ("alertname", "severity", "instance")
+    )
+    since = datetime.fromisoformat(told["since"]).astimezone(UTC)
+    what = told["name"] + (f" ({group})" if group else "") + (f": {told['summary']}" if told["summary"] else "")
+    return f"{what}, since {since:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _tokens(moved: list[dict[str, Any]]) -> str:

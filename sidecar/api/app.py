@@ -17,7 +17,7 @@ from sidecar.control.fallback import NOWHERE, REMEDY
 from sidecar.store.cursor import BadCursor
 from sidecar.store.queries import DatabaseUnavailable
 
-from . import engine, errors, models, windows
+from . import alerts, engine, errors, models, windows
 from .auth import RequireToken
 from .deps import ApiDeps
 from .params import DraftsQuery, PageQuery, SeriesParams, SeriesQuery, StepQuery, SummaryQuery
@@ -40,6 +40,7 @@ def create_app(deps: ApiDeps) -> FastAPI:
     app.include_router(_fallback(deps), prefix="/api/v1")
     app.include_router(engine.router(deps), prefix="/api/v1")
     app.include_router(windows.router(deps), prefix="/api/v1")
+    app.include_router(alerts.router(deps), prefix="/api/v1")
     return app
 
 
@@ -92,6 +93,7 @@ def _figures(deps: ApiDeps) -> APIRouter:
                 alignment=from_thread.run_sync(_alignment, deps).short(),
                 similarity=_similarity(deps),
                 quality=models.Quality(**from_thread.run_sync(deps.quality)).short(),
+                alerts=from_thread.run_sync(alerts.firing, deps),
                 database=_database(deps),
                 records_dropped=deps.records_dropped(),
                 **found,

@@ -66,6 +66,8 @@ class ApiDeps:
     similarity: Callable[[], Mapping[str, Any]]
     #: `Quality`, called on the event loop.
     quality: Callable[[], Mapping[str, Any]]
+    #: `Alerts` but for its history, called on the event loop.
+    alerts: Callable[[], Mapping[str, Any]] = lambda: {"alerts": [], "rules": []}
     #: `EngineCounters` of every upstream, called on the event loop.
     counters: Callable[[], Sequence[Mapping[str, Any]]] = tuple
     #: Read on the event loop.

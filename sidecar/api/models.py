@@ -381,6 +381,78 @@ class Drafts(Model):
     drafts: list[Draft]
 
 
+Severity = Literal["critical", "warning", "info"]
+
+
+class FiringAlert(Model):
+    """In short, for those who look at everything at once."""
+
+    name: str
+    severity: Severity
+    labels: dict[str, str]
+    #: Its annotation `summary`, empty without one.
+    summary: str
+    #: When the rule began to hold.
+    since: datetime
+    #: The first reading of the rule's expression, as it last held.
+    value: float | None
+
+
+class ActiveAlert(Model):
+    """A rule that holds for all traffic or for one group of it."""
+
+    name: str
+    severity: Severity
+    #: pending: it holds, but not yet for the rule's `for`.
+    status: Literal["pending", "firing"]
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    starts_at: datetime
+    value: float | None
+    #: There was no data of late: the alert is as it was before.
+    stale: bool
+
+
+class AlertRule(Model):
+    alert: str
+    #: Kind of the groups that have an alert each, as `scenario`; empty: one for all traffic.
+    by: str
+    expr: str
+    for_s: float
+    severity: Severity
+    #: Whether its readings are known; null before the first look.
+    has_data: bool | None
+    #: Alerts of it that fire.
+    firing: int
+
+
+class AlertEvent(Model):
+    """A row of the table `alerts`."""
+
+    at: datetime
+    instance: str
+    alert: str
+    fingerprint: str
+    severity: str
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    #: notified and failed are of one receiver.
+    event: Literal["firing", "resolved", "notified", "failed"]
+    receiver: str
+    starts_at: datetime
+    value: float | None
+    #: Why a receiver was told, or could not be.
+    detail: str
+
+
+class Alerts(Model):
+    #: The worst first; firing before pending.
+    alerts: list[ActiveAlert]
+    rules: list[AlertRule]
+    #: Newest first, at most 100; empty while the database is away.
+    history: list[AlertEvent]
+
+
 class Summary(Model):
     generated_at: datetime
     window_s: int
@@ -398,6 +470,8 @@ class Summary(Model):
     alignment: AlignmentSummary
     similarity: SimilarityState
     quality: QualitySummary
+    #: Those that fire, the worst first.
+    alerts: list[FiringAlert]
     versions: Versions
     #: Whether the database took the latest rows; the proxy serves either way.
     database: Literal["ok", "unavailable"]

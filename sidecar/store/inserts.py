@@ -15,8 +15,16 @@ from msgspec import json
 from sqlalchemy import Connection, Dialect, Engine, Table
 from sqlalchemy.exc import DBAPIError, StatementError
 
-from .rows import ALIGNMENT_COLUMNS, COLUMNS, COUNTERS_COLUMNS, SIMILARITY_COLUMNS, TRANSITION_COLUMNS, Row
-from .schema import alignments, counters, requests, similarities, transitions
+from .rows import (
+    ALERT_COLUMNS,
+    ALIGNMENT_COLUMNS,
+    COLUMNS,
+    COUNTERS_COLUMNS,
+    SIMILARITY_COLUMNS,
+    TRANSITION_COLUMNS,
+    Row,
+)
+from .schema import alerts, alignments, counters, requests, similarities, transitions
 
 #: SQLSTATE classes that name the data of a statement: cardinality, data, integrity, program limits.
 _DATA_CLASSES = ("21", "22", "23", "54")
@@ -46,6 +54,7 @@ class Inserts:
         self._alignments = build(alignments, ALIGNMENT_COLUMNS, engine.dialect)
         self._similarities = build(similarities, SIMILARITY_COLUMNS, engine.dialect)
         self._counters = build(counters, COUNTERS_COLUMNS, engine.dialect)
+        self._alerts = build(alerts, ALERT_COLUMNS, engine.dialect)
 
     def requests(self, connection: Connection, rows: Iterable[Row]) -> None:
         """Add rows of `request_row`. A row that is there already is left alone."""
@@ -66,6 +75,10 @@ class Inserts:
     def counters(self, connection: Connection, rows: Iterable[Row]) -> None:
         """Add rows of `counters_row`. A row that is there already is left alone."""
         self._insert(connection, self._counters, COUNTERS_COLUMNS, rows)
+
+    def alerts(self, connection: Connection, rows: Iterable[Row]) -> None:
+        """Add rows of `alert_row`, in their order. A row that is there already is left alone."""
+        self._insert(connection, self._alerts, ALERT_COLUMNS, rows)
 
 
 def _insert_sqlite(

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Connection, func, or_, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from . import summary
+from . import alerts, summary
 from .cursor import read_cursor, write_cursor
 from .engine import READ_TIMEOUT_S, reading_engine
 from .expressions import Filters, r, window
@@ -23,6 +23,7 @@ from .similarity import similarity_series
 
 MAX_PAGE = 500
 MAX_TRANSITIONS = 100
+MAX_ALERTS = 100
 
 _REQUEST = [column for column in requests.columns if column.name != "id"]
 _TRANSITION = [column for column in transitions.columns if column.name != "id"]
@@ -136,6 +137,19 @@ class Reader:
         query = select(*_TRANSITION).where(t.id.in_(newest)).order_by(t.at, t.id)
         with self._connect() as connection:
             return [dict(row) for row in connection.execute(query).mappings()]
+
+    def alerts(self, limit: int = MAX_ALERTS) -> list[dict[str, Any]]:
+        """`AlertEvent` rows of all instances, newest first."""
+        with self._connect() as connection:
+            return alerts.newest(connection, max(1, min(limit, MAX_ALERTS)))
+
+    def last_alerts(self, instance: str, since: float) -> list[dict[str, Any]]:
+        """`AlertEvent` rows of the alerts of `instance` that fire, or were resolved at `since` or later.
+
+        In the order in which they were written: the newest of each alert, and of each receiver that was told of it.
+        """
+        with self._connect() as connection:
+            return alerts.unfinished(connection, instance, since)
 
     @contextmanager
     def _connect(self) -> Iterator[Connection]:

@@ -1,5 +1,6 @@
 """Records as rows: tuples in the order of COLUMNS, holding only what both databases can store."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -8,15 +9,17 @@ from typing import NamedTuple
 
 from msgspec import json
 
+from alerts.model import Event
 from sidecar.record import Record
 
-from .schema import alignments, counters, requests, similarities, transitions
+from .schema import alerts, alignments, counters, requests, similarities, transitions
 
 COLUMNS = tuple(column.name for column in requests.columns if column.name != "id")
 TRANSITION_COLUMNS = tuple(column.name for column in transitions.columns if column.name != "id")
 ALIGNMENT_COLUMNS = tuple(column.name for column in alignments.columns if column.name != "id")
 SIMILARITY_COLUMNS = tuple(column.name for column in similarities.columns if column.name != "id")
 COUNTERS_COLUMNS = tuple(column.name for column in counters.columns if column.name != "id")
+ALERT_COLUMNS = tuple(column.name for column in alerts.columns if column.name != "id")
 
 #: Longer text is cut: an index of PostgreSQL takes at most 2.7 kB a row, and clients choose some names.
 MAX_TEXT = 500
@@ -289,6 +292,29 @@ def counters_row(span: CountersRow) -> Row:
         _number(span.coverage),
         _text(span.reason),
     )
+
+
+def alert_row(event: Event) -> Row:
+    """The row of what happened to an alert."""
+    alert = event.alert
+    return (
+        utc_text(event.at),
+        clean(alert.labels["instance"]),
+        clean(alert.name),
+        alert.fingerprint,
+        alert.severity.value,
+        _texts(alert.labels),
+        _texts(alert.annotations),
+        event.what.value,
+        clean(event.receiver),
+        utc_text(alert.starts_at),
+        _number(alert.value),
+        clean(f"{event.reason}: {event.detail}" if event.reason else event.detail),
+    )
+
+
+def _texts(values: Mapping[str, str]) -> str:
+    return json.encode({name: clean(value, MAX_RAW) for name, value in values.items()}).decode()
 
 
 def _text(value: str | None) -> object:

@@ -3,7 +3,8 @@
 `requests` has one row per request, with the columns of `sidecar.api.models.RequestRow`; `transitions` one
 per change of the fallback mode or state, or other decision; `alignments` one per token that was found to have another
 id in the draft than in the target; `similarities` one per pair of texts that was compared; `counters` one per span of
-an upstream's own counters. Times are UTC: `timestamptz` on PostgreSQL, text
+an upstream's own counters; `alerts` one per start and end of an alert, and per receiver that was told of it or could
+not be. Times are UTC: `timestamptz` on PostgreSQL, text
 `YYYY-MM-DD HH:MM:SS.ffffff` on SQLite, which sorts as time does.
 """
 
@@ -45,7 +46,7 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 # SQLite numbers rows by itself only for the type INTEGER.
 Id = BigInteger().with_variant(Integer(), "sqlite")
-#: Lists of whole numbers, and one object: the evidence of a transition.
+#: Lists of whole numbers, and objects: the evidence of a transition, labels and annotations of an alert.
 JsonText = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
 
 metadata = MetaData()
@@ -183,4 +184,24 @@ counters = Table(
     Column("coverage", Double),
     Column("reason", Text),
     Index("uq_counters_span", "at", "instance", "upstream", unique=True),
+)
+
+alerts = Table(
+    "alerts",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("at", UtcDateTime, nullable=False),
+    Column("instance", Text, nullable=False),
+    Column("alert", Text, nullable=False),
+    Column("fingerprint", Text, nullable=False),
+    Column("severity", Text, nullable=False),
+    Column("labels", JsonText, nullable=False),
+    Column("annotations", JsonText, nullable=False),
+    Column("event", Text, nullable=False),
+    # Empty unless the event is of one receiver: a unique index takes two nulls for different.
+    Column("receiver", Text, nullable=False),
+    Column("starts_at", UtcDateTime, nullable=False),
+    Column("value", Double),
+    Column("detail", Text, nullable=False),
+    Index("uq_alerts_event", "at", "instance", "fingerprint", "event", "receiver", unique=True),
 )

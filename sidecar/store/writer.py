@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Connection, text
 
+from alerts.model import Event
 from sidecar.record import Record
 
 from .engine import writing_engine
@@ -27,6 +28,7 @@ from .rows import (
     Row,
     SimilarityRow,
     Transition,
+    alert_row,
     alignment_row,
     counters_row,
     request_row,
@@ -43,7 +45,7 @@ _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
 #: How often the thread asks whether the database is still there, traffic or not.
 _CHECK_S = 5.0
-#: Transitions that wait; moved tokens, pairs of texts and spans of counters likewise.
+#: Transitions that wait; events of alerts, moved tokens, pairs of texts and spans of counters likewise.
 _MAX_PRECIOUS = 1000
 #: How long past its deadline `close` waits for a statement under way.
 _GRACE_S = 1.5
@@ -89,11 +91,13 @@ class Writer:
         self._records: _Items[Record] = _Items(request_row, inserts.requests)
         # Few and precious: a flood of records must not push them out.
         self._transitions: _Items[Transition] = _Items(transition_row, inserts.transitions)
+        self._alerts: _Items[Event] = _Items(alert_row, inserts.alerts)
         self._moved: _Items[MovedToken] = _Items(alignment_row, inserts.alignments)
         self._similarities: _Items[SimilarityRow] = _Items(similarity_row, inserts.similarities)
         self._counters: _Items[CountersRow] = _Items(counters_row, inserts.counters)
         self._all: tuple[_Items[Any], ...] = (
             self._transitions,
+            self._alerts,
             self._moved,
             self._similarities,
             self._counters,
@@ -123,6 +127,10 @@ class Writer:
     def put_transition(self, transition: Transition) -> None:
         """Queue a transition, with the guarantees of `put`. Written in the order they were put in."""
         self._put_precious(self._transitions.queue, transition)
+
+    def put_alert(self, event: Event) -> None:
+        """Queue an event of an alert, with the guarantees of `put`. Written in the order they were put in."""
+        self._put_precious(self._alerts.queue, event)
 
     def put_moved(self, token: MovedToken) -> None:
         """Queue a moved token, with the guarantees of `put`."""

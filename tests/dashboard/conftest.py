@@ -128,6 +128,7 @@ def summary(**changes: Any) -> Payload:
             "engines": [],
         },
         "alignment": alignment(),
+        "alerts": [],
         "similarity": {
             "model": "all-MiniLM-L6-v2",
             "reason": None,

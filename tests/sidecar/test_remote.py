@@ -23,6 +23,7 @@ ANSWER: dict[str, Any] = {
     "traffic": {"requests": 0, "outcomes": {}},
     "similarity": {"reason": "engine_events is not set", "draft": {"mean": None}},
     "quality": {"requests": 0, "flags": []},
+    "alerts": [],
     "coverage": {"engines": []},
     "database": "ok",
 }
@@ -87,3 +88,22 @@ def test_rows_of_slices_and_quality(capsys: pytest.CaptureFixture[str], monkeypa
         "rows tell of 98.0% of its draft tokens",
     ):
         assert words in said
+
+
+def test_alerts_that_fire_are_told_as_they_come(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    alignment = {"state": "unknown", "reason": "", "moved": [], "static": {"verdict": "unknown", "sentences": []}}
+    own = {"alertname": "x", "severity": "critical", "instance": "here"}
+    since = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC).isoformat()
+    alerts = [
+        {"name": "Errors", "severity": "critical", "labels": own, "summary": "Replies fail", "since": since},
+        {"name": "Slow", "severity": "info", "labels": own | {"scenario": "[/x]"}, "summary": "", "since": since},
+    ]
+    print_status(ANSWER | {"alignment": alignment, "alerts": alerts}, [])
+    told = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines() if line.startswith("alert")]
+    assert told == [
+        "alert, critical Errors: Replies fail, since 2026-01-02 03:04:05 UTC",
+        "alert, info Slow (scenario=[/x]), since 2026-01-02 03:04:05 UTC",
+    ]

@@ -15,6 +15,7 @@ import pytest
 from msgspec import json
 from support.records import NOW, figures, record
 
+from alerts.model import Alert, Event, Happening, Status
 from sidecar.api import models
 from sidecar.api.app import create_app
 from sidecar.api.deps import ApiDeps
@@ -446,6 +447,61 @@ def test_similarity_and_quality(deps: ApiDeps, tmp_path: Path) -> None:
     summary = get(deps, "/api/v1/summary").json()
     assert summary["similarity"] == SIMILARITY
     assert summary["quality"] == {name: value for name, value in QUALITY.items() if name != "recent"}
+
+
+ALERTS: dict[str, Any] = {
+    "alerts": [
+        {
+            "name": "Slow",
+            "severity": "critical",
+            "status": status,
+            "labels": {"alertname": "Slow", "severity": "critical", "instance": "test", "scenario": scenario},
+            "annotations": annotations,
+            "starts_at": datetime.fromtimestamp(NOW - 60, UTC),
+            "value": 0.5,
+            "stale": False,
+        }
+        for status, scenario, annotations in (
+            ("firing", "billing", {"summary": "It is slow"}),
+            ("firing", "code", {}),
+            ("pending", "chat", {"summary": "It is slow"}),
+        )
+    ],
+    "rules": [
+        {
+            "alert": "Slow",
+            "by": "scenario",
+            "expr": "acceptance_rate < 0.6",
+            "for_s": 30.0,
+            "severity": "critical",
+            "has_data": None,
+            "firing": 2,
+        }
+    ],
+}
+
+
+def test_alerts(deps: ApiDeps, tmp_path: Path) -> None:
+    assert get(deps, "/api/v1/alerts").json() == {"alerts": [], "rules": [], "history": []}
+    writer = Writer(f"sqlite:///{tmp_path}/specwatch.db")
+    labels = {"alertname": "Slow", "severity": "critical", "instance": "test"}
+    alert = Alert(labels, {"summary": "It is slow"}, Status.FIRING, NOW - 90, value=0.5)
+    writer.put_alert(Event(NOW - 60, Happening.FIRING, alert))
+    writer.put_alert(Event(NOW - 50, Happening.FAILED, alert, "chat", "no answer", "timeout"))
+    writer.start()
+    writer.close(10)
+    told = replace(deps, alerts=lambda: ALERTS)
+    found = models.Alerts.model_validate_json(get(told, "/api/v1/alerts").content)
+    assert found.model_dump(exclude={"history"}) == ALERTS
+    assert [(row.event, row.receiver, row.detail) for row in found.history] == [
+        ("failed", "chat", "timeout: no answer"),
+        ("firing", "", ""),
+    ]
+    short = models.Summary.model_validate_json(get(told, "/api/v1/summary").content).alerts
+    assert [(each.labels["scenario"], each.summary) for each in short] == [("billing", "It is slow"), ("code", "")]
+    away = replace(told, reader=Reader(f"sqlite:///{tmp_path}/gone/a.db"))
+    found = models.Alerts.model_validate_json(get(away, "/api/v1/alerts").content)
+    assert (len(found.alerts), len(found.rules), found.history) == (3, 1, [])
 
 
 def test_drafts(deps: ApiDeps) -> None:

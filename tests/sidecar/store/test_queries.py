@@ -355,6 +355,7 @@ def test_an_empty_database_answers_in_nulls(store: Store) -> None:
         "alignment",
         "quality",
         "similarity",
+        "alerts",
     }
     assert found["last_100"] == all_acceptance_of([])
     assert found["slo"] == dict.fromkeys(("latency_under_800ms_ratio", "p95_latency_under_800ms_ratio"))
@@ -369,6 +370,7 @@ def test_an_empty_database_answers_in_nulls(store: Store) -> None:
     assert reader.requests(none) == {"requests": [], "next_cursor": None}
     assert reader.request("x") is None
     assert reader.transitions() == []
+    assert reader.alerts() == reader.last_alerts("test", NOW) == []
 
 
 def test_c04_requests_without_drafts_do_not_count(store: Store) -> None:
