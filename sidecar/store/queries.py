@@ -146,7 +146,8 @@ class Reader:
     def last_alerts(self, instance: str, since: float) -> list[dict[str, Any]]:
         """`AlertEvent` rows of the alerts of `instance` that fire, or were resolved at `since` or later.
 
-        In the order in which they were written: the newest of each alert, and of each receiver that was told of it.
+        In the order in which they were written: the newest of each alert, for each receiver the newest that says that
+        it was told of the alert, and the newest that it was told at all.
         """
         with self._connect() as connection:
             return alerts.unfinished(connection, instance, since)

@@ -115,6 +115,15 @@ def test_those_of_a_full_queue_are_counted(database_url: str) -> None:
             id="its end was not told",
         ),
         pytest.param(
+            [
+                event(NOTIFIED, -9, receiver="retrain"),
+                event(NOTIFIED, -8, alert("Other"), "retrain"),
+                event(NOTIFIED, -7, receiver="chat"),
+            ],
+            [("Other", "notified", "retrain", -8), ("Slow", "notified", "chat", -7)],
+            id="what each receiver was told last",
+        ),
+        pytest.param(
             [event(FIRING, 0, alert(scenario="a")), event(FIRING, 0, alert("Other")), event(RESOLVED, 1, alert())],
             [("Slow", "firing", "", 0), ("Other", "firing", "", 0), ("Slow", "resolved", "", 1)],
             id="each by its labels",
