@@ -201,7 +201,7 @@ class Controller:
         self._decided = True
         reason = f"dry run: {change.reason}" if self.fallback.dry_run else change.reason
         self._put(change.at, change.before, change.after, change.trigger, reason, change.slice, evidence)
-        self._metrics.transition(change.before, change.after, change.trigger)
+        self._metrics.transition(change.before, change.after, change.trigger, change.slice)
         if not change.slice:
             self._served = self.fallback.in_force.state
             self._forget()

@@ -111,6 +111,8 @@ class Metrics:
         self._speculation = {name: _Speculation() for name in upstreams}
         self._unknown = {AcceptanceQuality.UNKNOWN: 0, AcceptanceQuality.INCONSISTENT: 0}
         self._transitions: defaultdict[tuple[str, ...], int] = defaultdict(int)
+        #: Those of all traffic.
+        self.switches = 0
         self._similarity: dict[str, _Distribution] = {kind: _Distribution(SIMILARITY_BUCKETS) for kind in Kind}
         self._pairs: dict[tuple[str, ...], int] = {(kind, level): 0 for kind in Kind for level in Level}
         registry.register(_Collector(self._collect))
@@ -141,9 +143,10 @@ class Metrics:
         if score is not None:
             self._similarity[kind].add(score)
 
-    def transition(self, before: str, after: str, reason: str) -> None:
-        """Count a change of state; `reason` is of a fixed set, as `manual`."""
+    def transition(self, before: str, after: str, reason: str, of: str = "") -> None:
+        """Count a change of state; `reason` is of a fixed set, as `operator`, and `of` names a slice."""
         self._transitions[before, after, reason] += 1
+        self.switches += not of
 
     def render(self) -> bytes:
         return generate_latest(self._registry)

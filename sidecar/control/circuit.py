@@ -255,7 +255,7 @@ class Circuit:
 
     def _served(self, record: Record, now: float) -> Change | None:
         rules = self._rules
-        failed = _failed(record)
+        failed = engine_failed(record)
         if not self.name:
             self._recent.append((now, failed))
             if (self._note_slow(record, now) or failed) and (fault := self._fault(now)):
@@ -339,7 +339,7 @@ class Circuit:
         if record.outcome is Outcome.CLIENT_ABORT:
             return None
         self._probes += 1
-        self._bad += _failed(record)
+        self._bad += engine_failed(record)
         self._note_slow(record, now)
         self._count(record)
         if self._bad >= BAD_PROBES:
@@ -401,8 +401,7 @@ class Circuit:
 
     def _note_slow(self, record: Record, now: float) -> bool:
         """Whether the first content of a stream came too late."""
-        limit = self._rules.first_byte_limit_s
-        slow = limit is not None and record.stream and record.ttft_ms is not None and record.ttft_ms > limit * 1e3
+        slow = came_late(record, self._rules.first_byte_limit_s)
         if slow:
             self._slow.append(now)
         return slow
@@ -479,7 +478,12 @@ class Circuit:
         self._bad = 0
 
 
-def _failed(record: Record) -> bool:
+def came_late(record: Record, limit_s: float | None) -> bool:
+    """Whether the first content of a stream came later than that; never without a limit."""
+    return limit_s is not None and record.stream and record.ttft_ms is not None and record.ttft_ms > limit_s * 1e3
+
+
+def engine_failed(record: Record) -> bool:
     """Whether the engine, and not the client or the request, is to blame."""
     outcome, status = record.outcome, record.status
     if outcome is Outcome.UPSTREAM_ERROR:

@@ -66,6 +66,9 @@ class Counted(msgspec.Struct, gc=False):
     #: Of a single request.
     rejected_at: Sequence[int] | None = None
     reached: Sequence[int] | None = None
+    #: Verify steps of requests whose truncated steps are known, and those of them that were cut at position 1.
+    told_steps: int = 0
+    first_cut: int = 0
 
     def put(self, row: "Counted") -> None:
         self.requests += row.requests
@@ -77,6 +80,8 @@ class Counted(msgspec.Struct, gc=False):
         self.aa += row.aa
         self.ad += row.ad
         self.dd += row.dd
+        self.told_steps += row.told_steps
+        self.first_cut += row.first_cut
 
     def swap(self, row: "Counted", old: "Counted") -> None:
         """Put `row` in and take `old` out, each one request."""
@@ -88,6 +93,8 @@ class Counted(msgspec.Struct, gc=False):
         self.aa += row.aa - old.aa
         self.ad += row.ad - old.ad
         self.dd += row.dd - old.dd
+        self.told_steps += row.told_steps - old.told_steps
+        self.first_cut += row.first_cut - old.first_cut
 
     def figures(self, k: int | None) -> Figures:
         low, high = self.interval() or (None, None)
@@ -146,9 +153,11 @@ def one(
     reached: Sequence[int] | None = None,
 ) -> Counted:
     """A single request."""
-    truncated, untold = (0, 1) if rejected_at is None else (sum(rejected_at), 0)
     aa, ad, dd = accepted * accepted, accepted * drafted, drafted * drafted
-    return Counted(1, steps, drafted, accepted, truncated, untold, aa, ad, dd, k, rejected_at, reached)
+    if rejected_at is None:
+        return Counted(1, steps, drafted, accepted, 0, 1, aa, ad, dd, k, None, reached)
+    first, truncated = rejected_at[0] if rejected_at else 0, sum(rejected_at)
+    return Counted(1, steps, drafted, accepted, truncated, 0, aa, ad, dd, k, rejected_at, reached, steps, first)
 
 
 class CountWindow:
@@ -198,6 +207,18 @@ class CountWindow:
     def interval(self, z: float = _Z) -> tuple[float, float] | None:
         """As the interval of `figures`, of another width."""
         return self._sums.interval(z)
+
+    @property
+    def truncation_rate(self) -> float | None:
+        """Truncated verify steps / verify steps, of the requests that tell."""
+        sums = self._sums
+        return sums.truncated_steps / sums.told_steps if sums.told_steps else None
+
+    @property
+    def first_position_share(self) -> float | None:
+        """Of the truncated verify steps, those that were cut at position 1."""
+        sums = self._sums
+        return sums.first_cut / sums.truncated_steps if sums.truncated_steps else None
 
 
 class TimeWindow:
