@@ -8,9 +8,11 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from itertools import accumulate, zip_longest
+from operator import add
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -35,6 +37,8 @@ TPOT_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0
 #: Positions that get a label of their own; a longer draft counts its later ones as `more`.
 POSITIONS = 16
 _POSITION_LABELS = (*(str(position) for position in range(1, POSITIONS + 1)), "more")
+#: Buckets of draft tokens accepted in a verify step.
+_LENGTHS = tuple(map(float, range(POSITIONS + 1)))
 
 #: Figures that may wait to be added up. Adding up so many takes some 30 us, for which the event loop stands still.
 _MOST_WAITING = 64
@@ -52,6 +56,18 @@ class FeedCounts:
     incomplete: int = 0
     malformed: int = 0
     disagreements: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AlertCounts:
+    """Alerts and notifications. Whatever there may be has an entry from the start, so that a rise from 0 is seen."""
+
+    #: (alert, severity) -> alerts that fire, for every rule.
+    firing: Mapping[tuple[str, ...], int] = field(default_factory=dict)
+    #: Whether the last look at a rule had data; None: nobody has looked.
+    has_data: Mapping[str, bool | None] = field(default_factory=dict)
+    #: (receiver, outcome) -> notifications since the start.
+    notifications: Mapping[tuple[str, ...], int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +103,13 @@ class Live:
     coverage: Mapping[str, float] = field(default_factory=dict)
     counter_resets: Mapping[str, int] = field(default_factory=dict)
     counter_disagreements: Mapping[str, int] = field(default_factory=dict)
+    #: Streams whose first content came later than first_byte_limit_s, since the start.
+    late_streams: int = 0
+    #: p95 with speculation / p95 without, at like concurrency; None while that is not known.
+    latency_ratio: float | None = None
+    #: By how much the event loop was late, at most, in the last minute.
+    loop_lag_s: float = 0.0
+    alerts: AlertCounts = field(default_factory=AlertCounts)
 
 
 class Metrics:
@@ -108,7 +131,10 @@ class Metrics:
         self._latency: dict[str, _Distribution] = {arm: _Distribution(LATENCY_BUCKETS) for arm in Arm}
         self._ttft: dict[str, _Distribution] = {arm: _Distribution(TTFT_BUCKETS) for arm in Arm}
         self._tpot: dict[str, _Distribution] = {arm: _Distribution(TPOT_BUCKETS) for arm in Arm}
-        self._speculation = {name: _Speculation() for name in upstreams}
+        self._speculation = {
+            upstream: {scenario: _Speculation() for scenario in (*scenarios, "default", "other")}
+            for upstream in upstreams
+        }
         self._unknown = {AcceptanceQuality.UNKNOWN: 0, AcceptanceQuality.INCONSISTENT: 0}
         self._transitions: defaultdict[tuple[str, ...], int] = defaultdict(int)
         #: Those of all traffic.
@@ -117,6 +143,8 @@ class Metrics:
         self._pairs: dict[tuple[str, ...], int] = {(kind, level): 0 for kind in Kind for level in Level}
         registry.register(_Collector(self._collect))
         registry.register(_Collector(lambda: _live_families(live())))
+        self._build: dict[tuple[str, ...], int] = {(version("specwatch"),): 1}
+        ProcessCollector(registry=registry)
 
     def observe(self, record: Record) -> None:
         """Count one record."""
@@ -133,7 +161,7 @@ class Metrics:
                 self._tpot[arm].add(record.tpot_ms / 1e3)
         figures = record.acceptance
         if figures.quality is AcceptanceQuality.OK:
-            self._speculation[record.upstream].add(figures)
+            self._speculation[record.upstream][scenario].add(figures)
         elif outcome is Outcome.OK and arm in (Arm.SPECULATIVE, Arm.PROBE):
             self._unknown[figures.quality] += 1
 
@@ -152,20 +180,37 @@ class Metrics:
         return generate_latest(self._registry)
 
     def _collect(self) -> Iterator[Metric]:
-        speculation = self._speculation
-        for each in speculation.values():
-            each.add_up()
+        speculation: dict[tuple[str, ...], _Speculation] = {}
+        lengths = {upstream: _Distribution(_LENGTHS) for upstream in self._speculation}
+        for upstream, scenarios in self._speculation.items():
+            for scenario, each in scenarios.items():
+                each.add_up()
+                lengths[upstream].put(each.lengths)
+                speculation[upstream, scenario] = each
         yield _counter(
             "specwatch_requests",
             "Generation requests that ended.",
             ("upstream", "model", "scenario", "arm", "outcome"),
             self._requests,
         )
+        by = ("upstream", "scenario")
         yield _counter(
             "specwatch_draft_tokens",
             "Draft tokens proposed.",
-            ("upstream",),
-            {(name,): each.draft_tokens for name, each in speculation.items()},
+            by,
+            {key: each.draft_tokens for key, each in speculation.items()},
+        )
+        yield _counter(
+            "specwatch_accepted_tokens",
+            "Draft tokens accepted; over the draft tokens, this is p.",
+            by,
+            {key: each.accepted_tokens for key, each in speculation.items()},
+        )
+        yield _counter(
+            "specwatch_verify_steps",
+            "Verify steps of the target model.",
+            by,
+            {key: each.verify_steps for key, each in speculation.items()},
         )
         yield _counter(
             "specwatch_truncations",
@@ -217,8 +262,9 @@ class Metrics:
             "specwatch_accepted_length_tokens",
             "Draft tokens accepted per verify step.",
             "upstream",
-            {name: each.lengths for name, each in speculation.items()},
+            lengths,
         )
+        yield _gauge("specwatch_build_info", "1; the version of this sidecar is its label.", ("version",), self._build)
 
 
 class _Distribution:
@@ -236,21 +282,37 @@ class _Distribution:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
+    def put(self, other: "_Distribution") -> None:
+        """Add one with the same bounds."""
+        self.counts = [*map(add, self.counts, other.counts)]
+        self.sum += other.sum
+
 
 class _Speculation:
-    """Sums over the trusted figures of one upstream.
+    """Sums over the trusted figures of one upstream and scenario.
 
     Figures wait until there are many: lists are added in C then, at half the cost of adding each by itself.
     """
 
-    __slots__ = ("_waiting", "draft_tokens", "lengths", "truncations")
+    __slots__ = ("_accepted_tokens", "_verify_steps", "_waiting", "draft_tokens", "lengths", "truncations")
 
     def __init__(self) -> None:
         self._waiting: list[Acceptance] = []
         self.draft_tokens = 0
         #: Draft tokens accepted, of verify steps.
-        self.lengths = _Distribution(tuple(map(float, range(POSITIONS + 1))))
+        self.lengths = _Distribution(_LENGTHS)
+        #: Of figures that do not tell single steps.
+        self._accepted_tokens = 0
+        self._verify_steps = 0
         self.truncations = [0] * len(_POSITION_LABELS)
+
+    @property
+    def accepted_tokens(self) -> float:
+        return self.lengths.sum + self._accepted_tokens
+
+    @property
+    def verify_steps(self) -> int:
+        return sum(self.lengths.counts) + self._verify_steps
 
     def add(self, figures: Acceptance) -> None:
         waiting = self._waiting
@@ -266,6 +328,10 @@ class _Speculation:
         self.lengths.sum += sum([figures.accepted_tokens or 0 for figures in detailed])
         _add_lists(self.lengths.counts, [figures.histogram or () for figures in detailed])
         _add_lists(self.truncations, [figures.rejected_at or () for figures in waiting])
+        if len(detailed) < len(waiting):
+            others = [figures for figures in waiting if figures.histogram is None]
+            self._accepted_tokens += sum([figures.accepted_tokens or 0 for figures in others])
+            self._verify_steps += sum([figures.verify_steps or 0 for figures in others])
 
 
 def _add_lists(totals: list[int], lists: Iterable[Collection[int]]) -> None:
@@ -286,10 +352,17 @@ class _Collector(Collector):
         return self._collect()
 
 
-def _counter(name: str, help_text: str, labels: tuple[str, ...], counts: Mapping[tuple[str, ...], int]) -> Metric:
+def _counter(name: str, help_text: str, labels: tuple[str, ...], counts: Mapping[tuple[str, ...], float]) -> Metric:
     family = CounterMetricFamily(name, help_text, labels=labels)
     for values, count in counts.items():
         family.add_metric(values, count)
+    return family
+
+
+def _gauge(name: str, help_text: str, labels: tuple[str, ...], values: Mapping[tuple[str, ...], float]) -> Metric:
+    family = GaugeMetricFamily(name, help_text, labels=labels)
+    for key, value in values.items():
+        family.add_metric(key, value)
     return family
 
 
@@ -368,6 +441,23 @@ def _live_families(live: Live) -> Iterator[Metric]:
         ("flag",),
         {(flag,): count for flag, count in live.output_flags.items()},
     )
+    yield CounterMetricFamily(
+        "specwatch_late_streams",
+        "Streams with speculation whose first content came later than first_byte_limit_s.",
+        value=live.late_streams,
+    )
+    if live.latency_ratio is not None:
+        yield GaugeMetricFamily(
+            "specwatch_latency_ratio",
+            "p95 of the latency with speculation / without, at the concurrency that has most requests.",
+            value=live.latency_ratio,
+        )
+    yield GaugeMetricFamily(
+        "specwatch_event_loop_lag_seconds",
+        "By how much the event loop was late, at most, in the last minute.",
+        value=live.loop_lag_s,
+    )
+    yield from _alert_families(live.alerts)
     yield from _counter_families(live)
     yield from _feed_families(live.feed)
     if live.aligned is not None:
@@ -382,6 +472,22 @@ def _live_families(live: Live) -> Iterator[Metric]:
             "Rejected draft tokens that were the target's own by another id.",
             value=live.same_text_other_id,
         )
+
+
+def _alert_families(alerts: AlertCounts) -> Iterator[Metric]:
+    yield _gauge("specwatch_alerts_firing", "Alerts that fire, by rule.", ("alert", "severity"), alerts.firing)
+    yield _gauge(
+        "specwatch_alert_has_data",
+        "1 while the last look at a rule had data.",
+        ("alert",),
+        {(name,): int(known) for name, known in alerts.has_data.items() if known is not None},
+    )
+    yield _counter(
+        "specwatch_notifications",
+        "Notifications, by how they ended: sent, or why not.",
+        ("receiver", "outcome"),
+        alerts.notifications,
+    )
 
 
 def _counter_families(live: Live) -> Iterator[Metric]:

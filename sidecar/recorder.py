@@ -27,9 +27,9 @@ from .counters import Counters
 from .engine_feed.feed import EngineFeed, FeedError
 from .engine_feed.join import Joiner
 from .engine_request import EngineRequest
+from .lag import LoopLag
 from .metrics import CONTENT_TYPE, FeedCounts, Live, Metrics
 from .probes.alignment import Moved
-from .probes.alignment import State as AlignmentState
 from .probes.embedder import Embedder
 from .probes.latency import Latencies
 from .probes.quality import Flag, Quality
@@ -37,6 +37,7 @@ from .probes.similarity import Limits
 from .probes.truncation import Places
 from .probes.windows import Windows
 from .proposals import Proposals, Texts
+from .readings import Recent, aligned
 from .record import Outcome, Record
 from .replay import Replays, Ways
 from .settings import Settings, SettingsError, split_address
@@ -104,6 +105,8 @@ class Recorder:
         self.windows = Windows()
         self.places = Places()
         self.latencies = Latencies()
+        self.recent = Recent(settings.first_byte_limit_s)
+        self.lag = LoopLag()
         #: What the engine tells by itself; None where nobody asked for it.
         self.feed = None if settings.engine_events is None else EngineFeed(settings.engine_events)
         #: What is made of the drafts it tells.
@@ -185,6 +188,7 @@ class Recorder:
         self.tap.later = partial(asyncio.get_running_loop().call_later, _READ_AFTER_S)
         self.tasks.spawn(self._keep_facts(), "facts")
         self.tasks.spawn(self.controller.run(), "controller")
+        self.tasks.spawn(self.lag.run(), "lag")
         if self.settings.counters_every_s:
             self.tasks.spawn(self.counters.keep(self.settings.counters_every_s), "counters")
 
@@ -229,9 +233,11 @@ class Recorder:
         self.reader.close()
 
     def _record(self, record: Record) -> None:
+        now = time.time()
         self.writer.put(record)
-        self.windows.add(record, time.time())
+        self.windows.add(record, now)
         self.latencies.add(record)
+        self.recent.add(record, now)
         self.metrics.observe(record)
         self.controller.add(record)
         self.counters.add(record)
@@ -419,8 +425,7 @@ class Recorder:
         traffic, state = self._traffic(), self.controller.fallback.in_force.state
         last = self.windows.whole.figures()
         alignment = None if self.proposals is None else self.proposals.alignment
-        aligned = AlignmentState.UNKNOWN if alignment is None else alignment.state()[0]
-        misaligned = self.proposals is not None and self.proposals.misaligned[0]
+        compared = self.latencies.ratio()
         return Live(
             outcomes=traffic.outcomes,
             refused=traffic.refused,
@@ -437,13 +442,16 @@ class Recorder:
             open_slices=len(self.controller.fallback.open_slices),
             opt_out_ineffective=self.tap.ineffective,
             feed=self._feed_counts(),
-            aligned=False if misaligned else True if aligned is AlignmentState.ALIGNED else None,
+            aligned=aligned(self.proposals),
             same_text_other_id=None if alignment is None else alignment.same_text_other_id,
             similarity_dropped=self.similarity.dropped,
             output_flags={flag: self.quality.totals[flag] for flag in Flag},
             coverage=self.counters.ratios,
             counter_resets=self.counters.resets,
             counter_disagreements=self.counters.disagreements,
+            late_streams=self.recent.late_streams,
+            latency_ratio=None if compared is None else compared[1].ratio,
+            loop_lag_s=self.lag.longest(time.monotonic()),
         )
 
 

@@ -54,3 +54,28 @@ class Growth:
         if now - looks[-1][0] >= span_s / _LOOKS:
             looks.append((now, count))
         return grown
+
+
+class Longest:
+    """The largest value of the last `span_s` seconds."""
+
+    def __init__(self, span_s: float) -> None:
+        self._span_s = span_s
+        #: Falling: a value that a later one exceeds is never the largest again.
+        self._values: deque[tuple[float, float]] = deque()
+
+    def add(self, value: float, now: float) -> None:
+        values = self._values
+        while values and values[-1][1] <= value:
+            values.pop()
+        values.append((now, value))
+        self._expire(now)
+
+    def of(self, now: float) -> float:
+        """0 where there was none."""
+        self._expire(now)
+        return self._values[0][1] if self._values else 0.0
+
+    def _expire(self, now: float) -> None:
+        while self._values and self._values[0][0] <= now - self._span_s:
+            self._values.popleft()
