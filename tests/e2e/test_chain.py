@@ -149,6 +149,7 @@ def test_the_figures_are_the_same_in_sql_api_and_metrics(chain: Chain, served: t
     assert metric(text, "specwatch_accepted_length_tokens_count", upstream="speculative") == of_all[0]["steps"]
     assert metric(text, "specwatch_accepted_length_tokens_sum", upstream="speculative") == of_all[0]["accepted"]
     assert metric(text, "specwatch_draft_tokens_total", upstream="speculative") == of_all[0]["drafted"]
+    assert metric(text, "specwatch_accepted_tokens_total", upstream="speculative") == of_all[0]["accepted"]
     rejected: Counter[int] = Counter()
     counted: Counter[int] = Counter()
     for row in chain.rows("select outcome, rejected_at from requests where rejected_at is not null"):
@@ -162,9 +163,13 @@ def test_the_figures_are_the_same_in_sql_api_and_metrics(chain: Chain, served: t
 
 
 def metric(text: str, name: str, **labels: str) -> float:
-    wanted = ",".join(f'{key}="{value}"' for key, value in labels.items())
-    (line,) = [line for line in text.splitlines() if line.startswith(f"{name}{{{wanted}}} ")]
-    return float(line.rsplit(" ", 1)[1])
+    """Summed over the labels that are not named."""
+    wanted = [f'{key}="{value}"' for key, value in labels.items()]
+    lines = [
+        line for line in text.splitlines() if line.startswith(f"{name}{{") and all(each in line for each in wanted)
+    ]
+    assert lines, name
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
 
 
 def test_p_tells_the_scenarios_apart(chain: Chain, served: tuple[int, int, int]) -> None:

@@ -73,7 +73,10 @@ def test_c01_the_accepted_lengths_are_a_histogram_of_verify_steps() -> None:
     assert read["specwatch_truncations_total", "position=1"] == 39
     assert read["specwatch_truncations_total", "position=2"] == 1
     assert read["specwatch_truncations_total", "position=3"] == 0
-    assert read["specwatch_draft_tokens_total", upstream] == 129
+    billing = "scenario=billing", upstream
+    assert read["specwatch_draft_tokens_total", *billing] == 129
+    assert read["specwatch_accepted_tokens_total", *billing] == 10
+    assert read["specwatch_verify_steps_total", *billing] == 43
     assert read["specwatch_request_latency_seconds_bucket", "arm=speculative", "le=0.8"] == 1
 
 
@@ -82,7 +85,7 @@ def test_figures_that_are_not_trusted_count_as_unknown_alone() -> None:
     metrics.observe(replace(RECORD, acceptance=replace(FIGURES, quality=AcceptanceQuality.INCONSISTENT)))
     read = samples(metrics)
     assert read["specwatch_acceptance_unknown_total", "quality=inconsistent"] == 1
-    assert read["specwatch_draft_tokens_total", "upstream=speculative"] == 0
+    assert read["specwatch_draft_tokens_total", "scenario=billing", "upstream=speculative"] == 0
 
 
 def test_aborted_requests_are_no_latencies() -> None:

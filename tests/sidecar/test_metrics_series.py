@@ -1,11 +1,12 @@
 """The text of `/metrics` is that of prometheus_client's own instruments, counted one by one."""
 
 from collections.abc import Iterable
+from importlib.metadata import version
 
 import prometheus_client
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from support.records import figures, record, records
 
 from sidecar.metrics import (
@@ -33,7 +34,14 @@ INSTRUMENTS = (
         ("upstream", "model", "scenario", "arm", "outcome"),
         None,
     ),
-    ("specwatch_draft_tokens", "Draft tokens proposed.", ("upstream",), None),
+    ("specwatch_draft_tokens", "Draft tokens proposed.", ("upstream", "scenario"), None),
+    (
+        "specwatch_accepted_tokens",
+        "Draft tokens accepted; over the draft tokens, this is p.",
+        ("upstream", "scenario"),
+        None,
+    ),
+    ("specwatch_verify_steps", "Verify steps of the target model.", ("upstream", "scenario"), None),
     (
         "specwatch_truncations",
         "Verify steps whose first rejection was at the position (1-based).",
@@ -75,7 +83,7 @@ INSTRUMENTS = (
     ("specwatch_accepted_length_tokens", "Draft tokens accepted per verify step.", ("upstream",), range(POSITIONS + 1)),
 )
 
-
+BUILD = "1; the version of this sidecar is its label."
 COMPARED = (("draft", "ok", 1.0), ("draft", "critical", 0.74), ("replay", "unknown", None))
 
 
@@ -83,7 +91,21 @@ def by_instruments(items: Iterable[Record]) -> str:
     """What `/metrics` must say before its live figures."""
     prometheus_client.disable_created_metrics()
     registry = CollectorRegistry()
-    (requests, drafted, truncations, latency, ttft, tpot, unknown, transitions, scores, pairs, lengths) = (
+    (
+        requests,
+        drafted,
+        accepted,
+        steps,
+        truncations,
+        latency,
+        ttft,
+        tpot,
+        unknown,
+        transitions,
+        scores,
+        pairs,
+        lengths,
+    ) = (
         Counter(name, words, labels, registry=registry)
         if buckets is None
         else Histogram(name, words, labels, buckets=buckets, registry=registry)
@@ -101,8 +123,12 @@ def by_instruments(items: Iterable[Record]) -> str:
         for level in Level:
             pairs.labels(kind, level)
     for upstream in UPSTREAMS:
-        drafted.labels(upstream)
+        for scenario in (*SCENARIOS, "default", "other"):
+            for counter in (drafted, accepted, steps):
+                counter.labels(upstream, scenario)
         lengths.labels(upstream)
+    build = Gauge("specwatch_build_info", BUILD, ("version",), registry=registry)
+    build.labels(version("specwatch")).set(1)
     for item in items:
         known, ok = item.acceptance, item.outcome is Outcome.OK
         model = item.model if item.model in MODELS else "other"
@@ -112,11 +138,13 @@ def by_instruments(items: Iterable[Record]) -> str:
             if ok and ms is not None:
                 histogram.labels(item.arm).observe(ms / 1e3)
         if known.quality is AcceptanceQuality.OK:
-            drafted.labels(item.upstream).inc(known.draft_tokens)
-            for position, steps in enumerate(known.rejected_at or (), start=1):
-                truncations.labels(position if position <= POSITIONS else "more").inc(steps)
-            for length, steps in enumerate(known.histogram or ()):
-                for _ in range(steps):
+            drafted.labels(item.upstream, scenario).inc(known.draft_tokens)
+            accepted.labels(item.upstream, scenario).inc(known.accepted_tokens)
+            steps.labels(item.upstream, scenario).inc(known.verify_steps)
+            for position, cut in enumerate(known.rejected_at or (), start=1):
+                truncations.labels(position if position <= POSITIONS else "more").inc(cut)
+            for length, count in enumerate(known.histogram or ()):
+                for _ in range(count):
                     lengths.labels(item.upstream).observe(length)
         elif ok and item.arm in (Arm.SPECULATIVE, Arm.PROBE):
             unknown.labels(known.quality).inc()

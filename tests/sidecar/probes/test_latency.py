@@ -7,7 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.records import record
 
-from sidecar.probes.latency import AUTOREGRESSIVE, SIZE, Comparison, Latencies, Measure, Side, quantile, side_of
+from sidecar.probes.latency import (
+    AUTOREGRESSIVE,
+    BASELINES,
+    SIZE,
+    Comparison,
+    Latencies,
+    Measure,
+    Side,
+    headline,
+    quantile,
+    side_of,
+)
 from sidecar.record import Arm, Outcome
 
 
@@ -89,3 +100,28 @@ def test_a_quantile_is_the_least_value_that_enough_do_not_exceed(values: list[fl
     found = quantile(values, percent)
     enough = [value for value in values if 100 * sum(each <= value for each in values) >= percent * len(values)]
     assert found == min(enough)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(
+                ((Arm.SPECULATIVE, "speculative"), (Arm.BASELINE, "speculative"), (Arm.BASELINE, "autoregressive"))
+            ),
+            st.sampled_from((1, 2, 5, 40)),
+            st.sampled_from((49, 50, 51, 80)),
+            st.none() | st.sampled_from((0.0, 1.0, 2.0)),
+        ),
+        max_size=8,
+    )
+)
+def test_the_ratio_is_that_of_the_comparison_with_most_requests(
+    groups: list[tuple[tuple[Arm, str], int, int, float | None]],
+) -> None:
+    latencies = Latencies()
+    for (arm, upstream), concurrency, number, seconds in groups:
+        for _ in range(number):
+            latency_ms = None if seconds is None else seconds * 1e3
+            latencies.add(record(arm=arm, upstream=upstream, concurrency=concurrency, latency_ms=latency_ms))
+    best = [(side, headline(latencies.compare(side))) for side in BASELINES]
+    assert latencies.ratio() == next(((side, found) for side, found in best if found is not None), None)
