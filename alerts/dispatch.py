@@ -1,0 +1,231 @@
+"""Who is told what, and when. Sans-io: alerts and times go in, notifications that are due come out.
+
+The terms are Alertmanager's. An alert goes to the groups of its routes. A group's first notification waits
+`group_wait`, then the group is looked at each `group_interval`: it is told of when it holds alerts that its receiver
+does not know of, when some that it knows are over, and again after `repeat_interval`. A group has one notification in
+flight at most. What failed and may yet arrive is tried again, as long as there is something to say; what was refused
+waits for the next change or repeat.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from .config import Alertmanager, Command, Config, Receiver, Route
+from .message import Notification, Why, in_order
+from .model import Alert, Event, Happening, Status
+from .notifiers.error import NotifyError
+
+#: Notifications that one receiver is sent at a time; a command runs once at a time.
+MOST_AT_ONCE = 4
+#: Pauses between tries, s: the first, doubled up to the longest. A receiver that asks for more waits at most an hour.
+FIRST_PAUSE_S, LONGEST_PAUSE_S, MOST_RETRY_AFTER_S = 1.0, 60.0, 3600.0
+#: How long "resolved" is kept for a receiver that cannot be reached.
+RESOLVED_KEPT_S = 86_400.0
+#: Alertmanager groups by itself; it forgets what it is not told of again.
+ALERTMANAGER_REPEAT_S = 60.0
+
+Signature = tuple[frozenset[str], frozenset[str]]
+
+
+@dataclass(slots=True)
+class _Group:
+    key: str
+    receiver: Receiver
+    labels: Mapping[str, str]
+    interval_s: float
+    repeat_s: float
+    #: When it is looked at next.
+    next_at: float
+    #: By fingerprint. A resolved one is here only while its receiver has yet to be told that it is over.
+    alerts: dict[str, Alert] = field(default_factory=dict)
+    #: Those that the receiver knows as firing.
+    told: set[str] = field(default_factory=set)
+    told_at: float = 0.0
+    in_flight: Notification | None = None
+    tries: int = 0
+    #: What was refused, and when.
+    refused: tuple[Signature, float] | None = None
+
+    def signature(self) -> Signature:
+        firing = frozenset(key for key, alert in self.alerts.items() if alert.status is Status.FIRING)
+        return firing, frozenset(self.alerts) - firing
+
+    def why(self, now: float) -> Why | None:
+        """What makes a notification due; None where nothing does."""
+        firing, resolved = self.signature()
+        if self.refused and self.refused[0] == (firing, resolved) and now < self.refused[1] + self.repeat_s:
+            return None
+        if not firing <= self.told:
+            return Why.NEW_ALERTS if self.told else Why.FIRST
+        if resolved:
+            return Why.RESOLVED
+        return Why.REPEAT if firing and now >= self.told_at + self.repeat_s else None
+
+    def forget(self, key: str) -> None:
+        self.alerts.pop(key, None)
+        self.told.discard(key)
+
+
+class Dispatcher:
+    """One per process. `now` is Unix time in seconds throughout."""
+
+    def __init__(self, config: Config) -> None:
+        self._root = config.route
+        self._receivers = {receiver.name: receiver for receiver in config.receivers}
+        self._groups: dict[str, _Group] = {}
+        self._in_flight = dict.fromkeys(self._receivers, 0)
+        #: Receivers that are sent nothing before a time: commands, and what asked for a pause.
+        self._held: dict[str, float] = {}
+        #: Receivers whose last notification failed.
+        self._failing: set[str] = set()
+
+    def update(self, alerts: Iterable[Alert], now: float) -> None:
+        """Take in how alerts are. One that is left out is as it was."""
+        for alert in alerts:
+            if alert.status is Status.PENDING:
+                continue
+            for group in self._groups_of(alert, now):
+                self._put(group, alert)
+
+    def restore(self, alerts: Iterable[Alert], notified: Mapping[tuple[str, str], float], now: float) -> None:
+        """Alerts of before a restart. `notified`: (fingerprint, receiver) -> when it was last told of that alert."""
+        for alert in alerts:
+            if alert.status is Status.PENDING:
+                continue
+            for group in self._groups_of(alert, now):
+                at = notified.get((alert.fingerprint, group.receiver.name))
+                # A notification of before the alert began was of another time that it fired.
+                if at is not None and at >= alert.starts_at and (alert.ends_at is None or at < alert.ends_at):
+                    group.told.add(alert.fingerprint)
+                    group.told_at = max(group.told_at, at)
+                self._put(group, alert)
+        for (_, name), at in notified.items():
+            if isinstance(receiver := self._receivers.get(name), Command):
+                self._held[name] = max(self._held.get(name, 0.0), at + receiver.min_interval_s)
+
+    def due(self, now: float) -> list[Notification]:
+        """What is to be sent now. Each must come back to `done`, however it ends."""
+        ready: list[Notification] = []
+        free = [group for group in self._groups.values() if group.in_flight is None and now >= group.next_at]
+        for group in sorted(free, key=lambda each: each.next_at):
+            for key, alert in list(group.alerts.items()):
+                if alert.ends_at is not None and alert.ends_at < now - RESOLVED_KEPT_S:
+                    group.forget(key)
+            if not group.alerts:
+                del self._groups[group.key]
+                continue
+            why = group.why(now)
+            if why is None:
+                group.next_at, group.tries = now + group.interval_s, 0
+            elif self._may_send(group.receiver, now):
+                ready.append(self._notification(group, why, now))
+        return ready
+
+    def done(self, notification: Notification, error: NotifyError | None, now: float) -> list[Event]:
+        """The notification has arrived, or `error` tells why not. Gives what is to be recorded."""
+        group = self._groups[notification.group]
+        group.in_flight = None
+        self._in_flight[notification.receiver] -= 1
+        events = self._failed(group, notification, error, now) if error else self._arrived(group, notification, now)
+        for key, alert in list(group.alerts.items()):
+            if alert.status is Status.RESOLVED and key not in group.told:
+                group.forget(key)
+        return events
+
+    def _notification(self, group: _Group, why: Why, now: float) -> Notification:
+        receiver = group.receiver
+        group.in_flight = Notification(
+            receiver.name, group.key, group.labels, in_order(group.alerts.values()), why, now
+        )
+        self._in_flight[receiver.name] += 1
+        if isinstance(receiver, Command):
+            self._held[receiver.name] = now + receiver.min_interval_s
+        return group.in_flight
+
+    def _may_send(self, receiver: Receiver, now: float) -> bool:
+        at_once = 1 if isinstance(receiver, Command) else MOST_AT_ONCE
+        return self._in_flight[receiver.name] < at_once and now >= self._held.get(receiver.name, now)
+
+    def _put(self, group: _Group, alert: Alert) -> None:
+        key = alert.fingerprint
+        if alert.status is Status.FIRING:
+            group.alerts[key] = alert
+        elif not group.receiver.send_resolved:
+            group.forget(key)
+        elif key in group.told or (group.in_flight is not None and _holds(group.in_flight.firing, key)):
+            group.alerts[key] = alert
+        else:
+            group.forget(key)
+
+    def _arrived(self, group: _Group, notification: Notification, now: float) -> list[Event]:
+        news: list[Alert] = []
+        for alert in notification.alerts:
+            key = alert.fingerprint
+            if alert.status is Status.RESOLVED:
+                news.append(alert)
+                group.told.discard(key)
+                if key in group.alerts and group.alerts[key].status is Status.RESOLVED:
+                    del group.alerts[key]
+            elif key not in group.told:
+                news.append(alert)
+                if key in group.alerts:
+                    group.told.add(key)
+        group.told_at, group.next_at, group.tries, group.refused = now, now + group.interval_s, 0, None
+        self._failing.discard(notification.receiver)
+        if notification.why is Why.REPEAT and not isinstance(group.receiver, Alertmanager):
+            news = list(notification.alerts)
+        return [Event(now, Happening.NOTIFIED, alert, notification.receiver, notification.why.value) for alert in news]
+
+    def _failed(self, group: _Group, notification: Notification, error: NotifyError, now: float) -> list[Event]:
+        if error.recoverable:
+            pause = min(FIRST_PAUSE_S * 2 ** min(group.tries, 16), LONGEST_PAUSE_S)
+            group.tries += 1
+            group.next_at = now + max(pause, min(error.retry_after_s or 0.0, MOST_RETRY_AFTER_S))
+        else:
+            group.tries, group.next_at = 0, now + group.interval_s
+            group.refused = (_signature(notification), now)
+        if notification.receiver in self._failing:
+            return []
+        self._failing.add(notification.receiver)
+        alert = notification.alerts[0]
+        return [Event(now, Happening.FAILED, alert, notification.receiver, error.message, error.reason.value)]
+
+    def _groups_of(self, alert: Alert, now: float) -> list[_Group]:
+        return [self._group(route, alert, now) for route in self._root.matching(alert.labels) if route.receiver]
+
+    def _group(self, route: Route, alert: Alert, now: float) -> _Group:
+        receiver = self._receivers[route.receiver]
+        grouped = not isinstance(receiver, Alertmanager)
+        labels = {name: alert.labels[name] for name in route.group_by if name in alert.labels} if grouped else {}
+        key = f"{self._path(route)}:{_braces(labels)}"
+        group = self._groups.get(key)
+        if group is None:
+            wait, interval, repeat = route.group_wait_s, route.group_interval_s, route.repeat_interval_s
+            if not grouped:
+                wait, interval, repeat = 0.0, 0.0, ALERTMANAGER_REPEAT_S
+            group = self._groups[key] = _Group(key, receiver, labels, interval, repeat, now + wait)
+        return group
+
+    def _path(self, route: Route) -> str:
+        """The same in every process with the same routes, and no other route's."""
+        if route is self._root:
+            return "{}"
+        place = next(place for place, branch in enumerate(self._root.routes) if branch is route)
+        return f"{{}}/{place}/{_braces({name: '|'.join(values) for name, values in route.match.items()})}"
+
+
+def _signature(notification: Notification) -> Signature:
+    return (
+        frozenset(alert.fingerprint for alert in notification.firing),
+        frozenset(alert.fingerprint for alert in notification.resolved),
+    )
+
+
+def _holds(alerts: Iterable[Alert], key: str) -> bool:
+    return any(alert.fingerprint == key for alert in alerts)
+
+
+def _braces(pairs: Mapping[str, str]) -> str:
+    inner = ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in sorted(pairs.items()))
+    return f"{{{inner}}}"
