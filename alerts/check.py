@@ -58,13 +58,13 @@ def check(path: Path | None) -> list[str]:
     config = load(path)
     changed = sum(rule.alert in shipped() and rule != shipped()[rule.alert] for rule in config.rules)
     own = sum(rule.alert not in shipped() for rule in config.rules)
-    lines = [
-        f"{len(config.rules)} rules ({own} of your own, {changed} shipped ones changed), "
-        f"{len(config.receivers)} receivers"
-    ]
     told = _told(config)
-    for receiver in config.receivers:
-        lines.append(f"{receiver.name}: {_list(told.pop(receiver.name, [])) or 'nothing, as no route leads there'}")
+    counts = f"{own} of your own, {changed} shipped ones changed"
+    lines = [f"{len(config.rules)} rules ({counts}), {len(config.receivers)} receivers"]
+    lines += [
+        f"{receiver.name}: {_list(told.get(receiver.name, [])) or 'nothing, as no route leads there'}"
+        for receiver in config.receivers
+    ]
     if quiet := told.get(""):
         lines.append(f"nobody is told of {_list(quiet)}")
     return lines
@@ -208,7 +208,7 @@ def _all(words: list[str]) -> str:
 
 
 def _told(config: Config) -> dict[str, list[str]]:
-    """By receiver, "" for nobody: the names of the rules, as far as the labels tell that are the same for all groups."""
+    """By receiver, "" for nobody: the names of the rules, as far as labels tell that are the same for all groups."""
     told: dict[str, list[str]] = {}
     for rule in config.rules:
         routes = config.route.matching({**rule.labels, "alertname": rule.alert, "severity": rule.severity})

@@ -2,8 +2,9 @@
 
 A rule is looked at for each group, as Prometheus does it: inactive, pending while it holds, firing once it has held for
 `for`, resolved once it has not held for `keep_firing_for`. No data is neither recovery nor alarm: a look that cannot
-tell changes nothing, and the time without data counts neither towards `for` nor towards `keep_firing_for`. Only after
-a day without data is an alert given up; if it was firing it is told as resolved, with an annotation that says so.
+tell, or does not know the first reading of the expression, changes nothing, and the time without data counts neither
+towards `for` nor towards `keep_firing_for`. Only after a day without data is an alert given up; if it was firing it is
+told as resolved, with an annotation that says so.
 """
 
 from collections.abc import Iterable, Mapping
@@ -82,13 +83,15 @@ class Evaluator:
         data = False
         for group in [*groups, *(group for group in active if group not in groups)]:
             look = rule.expr.look(groups.get(group, _NO_DATA))
-            if look.holds is None:
+            # `unknown and false` is false, as when no request has come that a guard could count. Nobody has recovered.
+            known = look.holds or (look.holds is False and look.value is not None)
+            if not known:
                 event = self._without_data(active, group, now)
             elif look.holds:
                 event = self._holds(rule, active, group, look.value, now)
             else:
                 event = self._does_not_hold(rule, active, group, now)
-            data |= look.holds is not None
+            data |= known
             if event:
                 events.append(event)
         self._health[rule.alert] = data
