@@ -85,9 +85,9 @@ def words(texts: dict[float, tuple[str, str]]) -> list[ValueMapping]:
     return [ValueMap(options=options)]
 
 
-def clamped(bound: float, text: str) -> list[ValueMapping]:
-    """A quantile beyond the last finite bound of its histogram is that bound: it is shown as above it."""
-    return words({bound: (f">{text}", "red")})
+def clamped(bound: float) -> list[ValueMapping]:
+    """A quantile beyond the last finite bound of its histogram is that bound, in s: it is shown as above it."""
+    return words({bound: (f">{bound:g} s", "red")})
 
 
 def single(

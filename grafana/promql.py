@@ -75,10 +75,14 @@ def quantile(q: float, metric: str, *matchers: str, window: str = RATE) -> str:
     return f"histogram_quantile({q}, {buckets}) and on () ({rate(f'{metric}_count', *matchers, window=window)} > 0)"
 
 
-def quantile_ratio(q: float, metric: str, window: str) -> str:
-    """A quantile with speculation / the same without it; no value unless both have `MIN_FOR_RATIO` observations."""
+def quantile_ratio(q: float, metric: str, last_bound: float, window: str) -> str:
+    """A quantile with speculation / the same without it.
+
+    No value where either lies beyond the last finite bound of the histogram, or has less than `MIN_FOR_RATIO`
+    observations.
+    """
     ours, theirs = (
-        f"histogram_quantile({q}, {rate(f'{metric}_bucket', side, by='le', window=window)})"
+        f"(histogram_quantile({q}, {rate(f'{metric}_bucket', side, by='le', window=window)}) < {last_bound:g})"
         for side in (SPECULATIVE, PLAIN)
     )
     enough = " and on () ".join(

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from .panels import clamped, words
+from .panels import words
 from .promql import gauge
 
 P_MIN: Final = 0.65
@@ -23,10 +23,10 @@ STATES: Final = words(
     {0: ("speculative", "green"), 1: ("probing", "blue"), 2: ("autoregressive", "orange"), 3: ("ineffective", "red")}
 )
 
-#: Last finite bounds of the sidecar's histograms.
-LATENCY_CLAMPED: Final = clamped(120, "120 s")
-TTFT_CLAMPED: Final = clamped(25.6, "25.6 s")
-TPOT_CLAMPED: Final = clamped(0.8, "800 ms")
+#: Last finite bounds of the sidecar's histograms, s.
+LAST_LATENCY: Final = 120.0
+LAST_TTFT: Final = 25.6
+LAST_TPOT: Final = 0.8
 
 QUANTILES: Final = (
     "Quantiles come from the buckets of a histogram and are interpolated inside one; above its last bound they are "
@@ -40,8 +40,9 @@ MEAN_LENGTH: Final = (
     "Tokens that a verify step gives: 1 + accepted tokens / verify steps. At 1 speculation gains nothing."
 )
 MINUTES: Final = (
-    "Of the minutes with traffic in the last hour, the share whose p95 latency over 5 minutes was at most 800 ms. "
-    f"Ok requests of every arm count; the goal is {GOAL:.0%}."
+    "Of the minutes with traffic in the last hour, the share in which p95 latency over 5 minutes was at most 800 ms. "
+    f"Ok requests of every arm count; the goal is {GOAL:.0%}. A minute has traffic where a request ended in 2 minutes, "
+    "it and the one before."
 )
 TIMELY: Final = "Share of ok requests, served in whatever way, that took at most 800 ms."
 STATE: Final = (

@@ -10,6 +10,7 @@ _REASONS = (
     "acceptance, change, draft_timeout, engine_errors, similarity, misalignment, latency_ratio, or what ended a "
     "fallback: dwell, probes, an operator."
 )
+_SPECULATIVE = promql.select("specwatch_fallback_state", 'state="speculative"')
 
 
 def json() -> str:
@@ -61,13 +62,11 @@ def json() -> str:
                 none=words.NO_TRAFFIC,
             ),
             single(
-                "Switches",
-                "Changes of state over the time range, of all traffic and of slices.",
-                Query(promql.growth("specwatch_fallback_transitions_total", window=promql.RANGE), instant=True),
-                unit="short",
+                "Switches of all traffic",
+                "Times over the time range that all traffic left speculation or came back to it, as scrapes saw it.",
+                Query(f"sum(changes({_SPECULATIVE}[{promql.RANGE}]))", instant=True),
+                unit="none",
                 size=_SMALL,
-                none="None",
-                decimals=0,
             ),
             single(
                 "Drafted for all the same",

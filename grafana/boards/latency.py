@@ -2,7 +2,7 @@
 
 from .. import promql, words
 from ..board import board
-from ..panels import Query, Size, at_least, at_most, heat_map, lines, single
+from ..panels import Query, Size, at_least, at_most, clamped, heat_map, lines, single
 
 _LATENCY = "specwatch_request_latency_seconds"
 _TTFT = "specwatch_time_to_first_token_seconds"
@@ -17,7 +17,8 @@ _WITHOUT = (
 )
 _BUCKET_RATIO = (
     "p95 of the last hour with speculation / without it, from the buckets: not at like concurrency, and never a mean "
-    "of ratios. No value with fewer than 50 requests on either side. Below 1 speculation is faster."
+    "of ratios. No value with fewer than 50 requests on either side, or where either p95 lies beyond the last bound. "
+    "Below 1 speculation is faster."
 )
 
 
@@ -60,7 +61,7 @@ def json() -> str:
             single(
                 "Ratio of the p95, last hour",
                 _BUCKET_RATIO,
-                Query(promql.quantile_ratio(0.95, _LATENCY, "1h")),
+                Query(promql.quantile_ratio(0.95, _LATENCY, words.LAST_LATENCY, "1h")),
                 unit="none",
                 size=_SMALL,
                 steps=at_most(1),
@@ -75,7 +76,7 @@ def json() -> str:
                     unit="s",
                     size=_HALF,
                     steps=at_most(0.8),
-                    mappings=words.LATENCY_CLAMPED,
+                    mappings=clamped(words.LAST_LATENCY),
                     none=words.NO_TRAFFIC,
                 )
                 for side, arms in _SIDES
@@ -87,7 +88,7 @@ def json() -> str:
                 *_both(_TTFT),
                 unit="s",
                 size=_HALF,
-                mappings=words.TTFT_CLAMPED,
+                mappings=clamped(words.LAST_TTFT),
                 none=words.NO_TRAFFIC,
             ),
             lines(
@@ -97,7 +98,7 @@ def json() -> str:
                 *_both(_TPOT),
                 unit="s",
                 size=_HALF,
-                mappings=words.TPOT_CLAMPED,
+                mappings=clamped(words.LAST_TPOT),
                 none=words.NO_TRAFFIC,
             ),
             lines(
@@ -114,9 +115,9 @@ def json() -> str:
             lines(
                 "Ratio of the p95 over the last hour",
                 _BUCKET_RATIO,
-                Query(promql.quantile_ratio(0.95, _LATENCY, "1h"), "latency"),
-                Query(promql.quantile_ratio(0.95, _TTFT, "1h"), "TTFT"),
-                Query(promql.quantile_ratio(0.95, _TPOT, "1h"), "TPOT"),
+                Query(promql.quantile_ratio(0.95, _LATENCY, words.LAST_LATENCY, "1h"), "latency"),
+                Query(promql.quantile_ratio(0.95, _TTFT, words.LAST_TTFT, "1h"), "TTFT"),
+                Query(promql.quantile_ratio(0.95, _TPOT, words.LAST_TPOT, "1h"), "TPOT"),
                 unit="none",
                 size=_HALF,
                 steps=at_most(1),

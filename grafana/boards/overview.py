@@ -5,7 +5,7 @@ from grafana_foundation_sdk.models.common import BigValueTextMode
 
 from .. import promql, words
 from ..board import board
-from ..panels import Query, Size, at_least, at_most, columns, lines, rows_above_zero, single
+from ..panels import Query, Size, at_least, at_most, clamped, columns, lines, rows_above_zero, single
 from .runbook import UID as RUNBOOK
 
 _SMALL = Size(4, 4)
@@ -69,7 +69,7 @@ def json() -> str:
                 unit="s",
                 size=_MIDDLE,
                 steps=at_most(0.8),
-                mappings=words.LATENCY_CLAMPED,
+                mappings=clamped(words.LAST_LATENCY),
                 none=words.NO_TRAFFIC,
             ),
         ],

@@ -62,13 +62,12 @@ def json() -> str:
                 none="No drafts",
                 highest=1,
             ),
-            _quantiles("Latency", "Arrival at the engine's server to the last token.", _LATENCY, "7680 s", 7680),
-            _quantiles("TTFT", "Time to first token.", "vllm:time_to_first_token_seconds", "2560 s", 2560),
+            _quantiles("Latency", "Arrival at the engine's server to the last token.", _LATENCY, 7680),
+            _quantiles("TTFT", "Time to first token.", "vllm:time_to_first_token_seconds", 2560),
             _quantiles(
                 "TPOT",
                 "Time per output token after the first, of whole requests.",
                 "vllm:request_time_per_output_token_seconds",
-                "80 s",
                 80,
             ),
             lines(
@@ -170,7 +169,7 @@ def accepted_lengths() -> str:
     return f'sum by (le) ({labelled}) or label_replace({drafts}, "le", "+Inf", "", "")'
 
 
-def _quantiles(title: str, about: str, metric: str, text: str, bound: float) -> timeseries.Panel:
+def _quantiles(title: str, about: str, metric: str, bound: float) -> timeseries.Panel:
     return lines(
         f"{title}, p50, p95 and p99",
         f"{about} {words.QUANTILES}",
@@ -178,6 +177,6 @@ def _quantiles(title: str, about: str, metric: str, text: str, bound: float) -> 
         unit="s",
         size=_THIRD,
         steps=at_most(0.8) if metric == _LATENCY else (),
-        mappings=clamped(bound, text),
+        mappings=clamped(bound),
         none=words.NO_TRAFFIC,
     )
