@@ -1,0 +1,216 @@
+"""rules.yml under promtool: each alert fires, and does not where all is well, where there is no data, and where the
+sidecar is gone; and each of its parts is needed for that."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.rule_cases import CASES, HEALTHY, IDLE, STEP_S, Case, Series, firing, input_series
+from support.stack import missing, run
+
+ROOT = Path(__file__).parents[2]
+RULES = ROOT / "grafana" / "rules.yml"
+DEFAULTS = {rule["alert"]: rule for rule in yaml.safe_load((ROOT / "alerts" / "defaults.yaml").read_text())["rules"]}
+DOWN = {"alertname": "SpecwatchSidecarDown", "severity": "critical", "job": "specwatch", "instance": "s1"}
+
+needs_promtool = pytest.mark.skipif(missing("promtool") is not None, reason=str(missing("promtool")))
+
+
+def rule(alert: str) -> dict[str, Any]:
+    found = [
+        each
+        for group in yaml.safe_load(RULES.read_text())["groups"]
+        for each in group["rules"]
+        if each.get("alert") == alert
+    ]
+    assert len(found) == 1, alert
+    return found[0]  # type: ignore[no-any-return]
+
+
+def labels(alert: str, **more: str) -> dict[str, str]:
+    return {"alertname": alert, **rule(alert)["labels"], "job": "specwatch", "instance": "s1", **more}
+
+
+def told(alert: str, case: Case) -> list[Mapping[str, str]]:
+    return [labels(alert, **case.labels), *map(labels, case.beside)]
+
+
+def unit_tests(alert: str, case: Case) -> list[dict[str, Any]]:
+    """That it fires, and does not where all is well or nothing is known, as promtool's tests."""
+
+    def one(name: str, series: Series, check: dict[str, Any]) -> dict[str, Any]:
+        return _unit_test(f"{alert}: {name}", input_series(series, case.minutes), check)
+
+    at = case.minutes
+    beside = [labels(each) for each in case.near_raises]
+    unknown = {name.partition("{")[0] for name in case.bad}
+    known = {name: value for name, value in HEALTHY.items() if name.partition("{")[0] not in unknown}
+    return [
+        one("fires", {**HEALTHY, **case.bad}, firing(told(alert, case), at)),
+        one("healthy", HEALTHY, firing([], at)),
+        *(one("near", {**HEALTHY, **near}, firing(beside, at)) for near in case.near),
+        one("no traffic", IDLE, firing([], at)),
+        *(one("too few", {**HEALTHY, **few}, firing([], at)) for few in case.few),
+        one("no data", known, firing([], at)),
+    ]
+
+
+def goes_with_its_sidecar(alert: str, case: Case) -> dict[str, Any]:
+    """The alert fires, and is over once its windows are empty: that the sidecar is gone is all that is told."""
+    at, gone = case.minutes, case.minutes + case.over_after
+    series = input_series({**HEALTHY, **case.bad}, at, case.over_after + 1)
+    before, after = firing([labels(alert, **case.labels)], at), firing([DOWN], gone)
+    return _unit_test(f"{alert}: sidecar gone", series, before, after)
+
+
+def _unit_test(name: str, series: list[dict[str, str]], *checks: dict[str, Any]) -> dict[str, Any]:
+    return {"name": name, "interval": f"{STEP_S}s", "input_series": series, "promql_expr_test": list(checks)}
+
+
+def only(*alerts: str) -> str:
+    """rules.yml with these alerts alone, and the records that they need."""
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    needed = " ".join(rule(alert)["expr"] for alert in alerts)
+    for group in reversed(groups):
+        kept = []
+        for each in reversed(group["rules"]):
+            if each["alert"] in alerts if "alert" in each else each["record"] in needed:
+                kept.append(each)
+                needed += each["expr"]
+        group["rules"] = kept[::-1]
+    return yaml.safe_dump({"groups": [group for group in groups if group["rules"]]}, sort_keys=False)
+
+
+def promtool(folder: Path, tests: list[dict[str, Any]], rules_text: str | None = None) -> tuple[int, str]:
+    """Exit code and words of `promtool test rules`, by default of the rules that are shipped."""
+    (folder / "rules.yml").write_text(RULES.read_text() if rules_text is None else rules_text)
+    file = folder / "tests.yml"
+    file.write_text(json.dumps({"rule_files": ["rules.yml"], "evaluation_interval": f"{STEP_S}s", "tests": tests}))
+    return run("promtool", "test", "rules", file)
+
+
+@needs_promtool
+@pytest.mark.parametrize("alert", CASES)
+def test_each_alert_fires_and_does_not_where_all_is_well_or_nothing_is_known(alert: str, tmp_path: Path) -> None:
+    code, words = promtool(tmp_path, unit_tests(alert, CASES[alert]))
+    assert code == 0, words
+
+
+@needs_promtool
+@pytest.mark.parametrize("alert", CASES)
+def test_each_alert_ends_with_its_sidecar_and_that_is_told(alert: str, tmp_path: Path) -> None:
+    rules_text = only(alert, "SpecwatchSidecarDown")
+    code, words = promtool(tmp_path, [goes_with_its_sidecar(alert, CASES[alert])], rules_text)
+    assert code == 0, words
+
+
+@needs_promtool
+@pytest.mark.parametrize("file", sorted((Path(__file__).parent / "rules").glob("*.yml")), ids=lambda file: file.stem)
+def test_rule_tests_written_by_hand(file: Path) -> None:
+    code, words = run("promtool", "test", "rules", file)
+    assert code == 0, words
+
+
+#: Alert -> text of its rule, or of a record it needs, and what that is changed to; a test above must then fail.
+MUTATIONS = [
+    ("SpecwatchAcceptanceLow", "< 0.65", "< 0.64"),
+    ("SpecwatchAcceptanceLow", "< 0.65", "<= 0.65"),
+    ("SpecwatchAcceptanceLow", 'window="100"', 'window="50"'),
+    ("SpecwatchAcceptanceLow", "without (window)", "without (instance)"),
+    ("SpecwatchAcceptanceLow", ">= 50", ">= 49"),
+    ("SpecwatchAcceptanceLow", "and specwatch_window_requests >= 50", ""),
+    ("SpecwatchAcceptanceLowInScenario", "< 0.65", "< 0.6"),
+    ("SpecwatchAcceptanceLowInScenario", "< 0.65", "< 0.7"),
+    ("SpecwatchAcceptanceLowInScenario", "1.96", "0"),
+    ("SpecwatchAcceptanceLowInScenario", ">= 20", ">= 10"),
+    ("SpecwatchAcceptanceLowInScenario", "accepted_tokens_total[30m]", "accepted_tokens_total[1m]"),
+    ("SpecwatchAcceptanceLowInScenario", "sum without (upstream)", "sum without (upstream, scenario)"),
+    ("SpecwatchFirstPositionTruncations", "> 0.15", "> 0.14"),
+    ("SpecwatchFirstPositionTruncations", 'position="1"', 'position="2"'),
+    ("SpecwatchFirstPositionTruncations", ">= 50", ">= 5"),
+    ("SpecwatchTruncationsMany", "> 0.35", "> 0.34"),
+    ("SpecwatchTruncationsMany", "accepted_length_tokens_count", "accepted_length_tokens_sum"),
+    ("SpecwatchTruncationsMany", ">= 50", ">= 5"),
+    ("SpecwatchTokenizersMisaligned", "< 1", "<= 1"),
+    ("SpecwatchDraftsTimeOut", ">= 3", ">= 2"),
+    ("SpecwatchDraftsTimeOut", ">= 3", ">= 4"),
+    ("SpecwatchDraftsTimeOut", "[1m]", "[2m]"),
+    ("SpecwatchFiguresMissing", "> 0.5", "> 0.48"),
+    ("SpecwatchFiguresMissing", ">= 50", ">= 5"),
+    ("SpecwatchFiguresMissing", "without (quality)", "without (job)"),
+    ("SpecwatchFallbackIneffective", '"ineffective"', '"probing"'),
+    ("SpecwatchFallbackFlapping", ">= 6", ">= 5"),
+    ("SpecwatchFallbackFlapping", ">= 6", ">= 7"),
+    ("SpecwatchFallbackFlapping", "/ 2", ""),
+    ("SpecwatchFallbackFlapping", "[1h]", "[5m]"),
+    ("SpecwatchFellBack", "autoregressive|probing", "autoregressive"),
+    ("SpecwatchFellBack", "autoregressive|probing", ".+"),
+    ("SpecwatchSliceFellBack", "> 0", "> 1"),
+    ("SpecwatchSimilarityCritical", "< 0.75", "< 0.82"),
+    ("SpecwatchSimilarityCritical", '"draft"', '"replay"'),
+    ("SpecwatchSimilarityCritical", ">= 50", ">= 5"),
+    ("SpecwatchSimilarityLow", "< 0.82", "< 0.84"),
+    ("SpecwatchSimilarityLow", ">= 50", ">= 5"),
+    ("SpecwatchRepetition", 'flag="p_near_one"', 'flag="repetition"'),
+    ("SpecwatchRepetition", 'flag="repetition"', 'flag="p_near_one"'),
+    ("SpecwatchRepetition", ">= 50", ">= 5"),
+    ("SpecwatchRepetition", 'fate="joined"', 'fate="unjoined"'),
+    ("SpecwatchGarble", ">= 0.05", ">= 0.04"),
+    ("SpecwatchGarble", ">= 0.05", ">= 0.06"),
+    ("SpecwatchGarble", ">= 50", ">= 5"),
+    ("SpecwatchGarble", 'flag="garble"', 'flag="repetition"'),
+    ("SpecwatchLatencyGoalMissed", "rate1h < 0.95", "rate1h < 0.96"),
+    ("SpecwatchLatencyGoalMissed", ">= bool 0.95", ">= bool 0.9"),
+    ("SpecwatchLatencyGoalMissed", ">= 100", ">= 50"),
+    ("SpecwatchLatencyGoalMissed", 'le="0.8"', 'le="1.0"'),
+    ("SpecwatchLatencyGoalMissed", "action: retrain", "action: train"),
+    ("SpecwatchSlowerThanPlain", "> 1", ">= 1"),
+    ("SpecwatchErrors", "> 0.1", "> 0.09"),
+    ("SpecwatchErrors", ">= 50", ">= 5"),
+    ("SpecwatchErrors", "failures_total[5m]", "failures_total[1m]"),
+    ("SpecwatchUpstreamDown", "< 1", "<= 1"),
+    ("SpecwatchCoverageLow", "< 0.9", "<= 0.9"),
+    ("SpecwatchRecordsDropped", "> 0", "> 2"),
+    ("SpecwatchRecordsDropped", "[5m]", "[1m]"),
+    ("SpecwatchDatabaseDown", "< 1", "< 0"),
+    ("SpecwatchEngineFeedLost", "and specwatch_engine_feed_steps_total > 0", ""),
+    ("SpecwatchEngineFeedLost", "and instance:specwatch_requests:increase5m > 0", ""),
+    ("SpecwatchEngineFeedLost", "cores < 1", "cores < 2"),
+    ("SpecwatchTapFailures", "> 0", "> 2"),
+    ("SpecwatchLatencyBudgetFastBurn", "rate5m < 0.28", "rate5m < 0.2"),
+    ("SpecwatchLatencyBudgetFastBurn", "rate1h < 0.28", "rate1h < 0.2"),
+    ("SpecwatchLatencyBudgetFastBurn", "< 0.28", "< 0.32"),
+    ("SpecwatchLatencyBudgetFastBurn", ">= 100", ">= 50"),
+    ("SpecwatchLatencyBudgetSlowBurn", "< 0.7", "< 0.72"),
+    ("SpecwatchLatencyBudgetSlowBurn", ">= 100", ">= 10"),
+    ("SpecwatchLatencyBudgetTicket", "< 0.95", "< 0.96"),
+    ("SpecwatchLatencyBudgetTicket", ">= 100", ">= 10"),
+]
+
+
+@needs_promtool
+@pytest.mark.parametrize(("alert", "old", "new"), MUTATIONS)
+def test_no_part_of_a_rule_can_change_unnoticed(alert: str, old: str, new: str, tmp_path: Path) -> None:
+    text = only(alert)
+    assert old in text, text
+    case = replace(CASES[alert], beside=(), near_raises=())
+    code, words = promtool(tmp_path, unit_tests(alert, case), text)
+    assert code == 0, words
+    code, words = promtool(tmp_path, unit_tests(alert, case), text.replace(old, new))
+    assert code == 1, f"nobody noticed {old} -> {new}"
+    assert "FAILED" in words
+
+
+def test_every_alert_has_cases_and_mutations() -> None:
+    alerts = {
+        each["alert"]
+        for group in yaml.safe_load(RULES.read_text())["groups"]
+        for each in group["rules"]
+        if "alert" in each
+    }
+    assert alerts == {*CASES, "SpecwatchSidecarDown"}
+    assert {alert for alert, _, _ in MUTATIONS} == set(CASES)
