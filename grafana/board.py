@@ -81,6 +81,7 @@ def board(
         made.with_panel(panel.id(number))
     tree: dict[str, Any] = json.loads(json.dumps(made.build(), cls=JSONEncoder))
     tree["annotations"] = {"list": list(marks)}
+    tree["templating"].setdefault("list", [])
     for link in tree["links"]:
         del link["placement"]  # puts it into a menu of Grafana 13, where it is not seen
     return json.dumps(tree, indent=1) + "\n"

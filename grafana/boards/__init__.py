@@ -14,6 +14,6 @@ def files() -> dict[str, str]:
         "fallback": fallback,
         "cost": cost,
         "vllm": vllm,
-        # "runbook": runbook,
+        "runbook": runbook,
     }
     return {f"dashboards/specwatch-{name}.json": each.json() for name, each in boards.items()}

@@ -28,8 +28,8 @@ _GRID = 24
 
 
 def faults(board: Mapping[str, Any]) -> list[str]:
-    """One line each; none where all is well."""
-    return [*_schema(board), *_shape(board), *_layout(board), *_panels(board), *_queries(board)]
+    """One line each; none where all is well. The rest is looked at once the schemas are kept."""
+    return [*_schema(board)] or [*_shape(board), *_layout(board), *_panels(board), *_queries(board)]
 
 
 def _schema(board: Mapping[str, Any]) -> Iterator[str]:
@@ -138,7 +138,7 @@ def _queries(board: Mapping[str, Any]) -> Iterator[str]:
         except ValueError as error:
             yield f"{title}: {error}"
             continue
-        yield from _windows(target["expr"], title, f"{panel['title']} {panel['description']}")
+        yield from _windows(target["expr"], title, f"{panel['title']} {panel.get('description')}")
         yield from _expression(tree, title)
         for label in sorted(set(re.findall(r"\{\{(\w+)\}\}", target.get("legendFormat", ""))) - _labels(tree)):
             yield f"{title}: the legend names {label}, which the series do not have"
@@ -279,4 +279,6 @@ def _validator(schema: str, name: str) -> Draft7Validator:
 
 def _invalid(schema: str, name: str, value: object) -> Iterator[str]:
     for error in _validator(schema, name).iter_errors(value):
+        while error.context:  # of alternatives, what is nearest to the matter
+            error = max(error.context, key=lambda each: len(each.absolute_path))
         yield f"{name} {'.'.join(map(str, error.absolute_path))}: {error.message[:200]}"
