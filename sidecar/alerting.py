@@ -1,1 +1,198 @@
-"""Rules are looked at here, again and again: readings go in, rows, metrics and notifications come out."""
+"""Rules are looked at here, again and again: readings go in; rows, figures and notifications come out."""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from alerts.config import Config
+from alerts.dispatch import RESOLVED_KEPT_S
+from alerts.message import in_order
+from alerts.model import Alert, Event, Happening, Readings, Severity, Status
+from alerts.notifiers.error import Reason
+from alerts.service import SENT, Alerts
+
+from .metrics import AlertCounts
+from .store.queries import DatabaseUnavailable, Reader
+from .store.rows import clean
+from .store.writer import Writer
+
+_log = logging.getLogger(__name__)
+
+_TICK_S = 1.0
+
+
+class Alerting:
+    """One per process, for use in the event loop. Nothing here raises.
+
+    `readings(now, monotonic)` gives those of the moment.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        instance: str,
+        writer: Writer,
+        reader: Reader,
+        spawn: Callable[[Coroutine[Any, Any, None], str], object],
+        readings: Callable[[float, float], Readings],
+    ) -> None:
+        self._config = config
+        self._instance = instance
+        self._writer = writer
+        self._reader = reader
+        self._readings = readings
+        self._alerts = Alerts(config, instance=instance, spawn=spawn, told=self._told)
+        self._restored = False
+        self._complaints: set[str] = set()
+
+    async def run(self) -> None:
+        """Look at the rules each `interval`, the first time after one, and send what is due. Ends when cancelled."""
+        await self.restore()
+        interval = self._config.interval_s
+        look_at = time.monotonic() + interval
+        while True:
+            await asyncio.sleep(_TICK_S)
+            now, monotonic = time.time(), time.monotonic()
+            if monotonic >= look_at:
+                look_at = max(look_at + interval, monotonic)
+                self.look(now, monotonic)
+            self.tick(now)
+
+    def look(self, now: float, monotonic: float) -> None:
+        # Without readings every rule is told to have no data.
+        readings: Readings = {}
+        with self._watched("the readings of the alert rules cannot be had"):
+            found = self._readings(now, monotonic)
+            # Clients choose some names; as labels they are as the database will have them.
+            readings = {(kind, clean(name)): of for (kind, name), of in found.items()}
+        with self._watched("the alert rules cannot be looked at"):
+            self._alerts.look(readings, now)
+
+    def tick(self, now: float) -> None:
+        with self._watched("notifications cannot be sent"):
+            self._alerts.tick(now)
+
+    @contextmanager
+    def _watched(self, complaint: str) -> Iterator[None]:
+        """Keeps what is raised from going further; it is told once, until all is well again."""
+        try:
+            yield
+        except Exception:
+            if complaint not in self._complaints:
+                self._complaints.add(complaint)
+                _log.exception("%s", complaint)
+        else:
+            self._complaints.discard(complaint)
+
+    async def close(self) -> None:
+        """End what is being sent. Takes some 2 s at most."""
+        try:
+            await self._alerts.close()
+        except Exception:
+            _log.exception("notifications did not end cleanly")
+
+    # ---- what happens
+
+    def _told(self, event: Event) -> None:
+        self._writer.put_alert(event)
+        alert = event.alert
+        match event.what:
+            case Happening.FIRING:
+                level = logging.INFO if alert.severity is Severity.INFO else logging.WARNING
+                _log.log(level, "alert fires: %s", _words(alert))
+            case Happening.RESOLVED:
+                _log.info("alert is over: %s%s", _words(alert), event.detail and f" ({event.detail})")
+            case Happening.FAILED:
+                _log.warning("receiver %s cannot be told: %s", event.receiver, event.detail)
+
+    def state(self) -> dict[str, Any]:
+        """`Alerts` of the API, but for the history."""
+        known, active = self._alerts.health(), self._alerts.alerts()
+        firing = [alert for alert in active if alert.status is Status.FIRING]
+        pending = [alert for alert in active if alert.status is Status.PENDING]
+        counts = Counter(alert.name for alert in firing)
+        return {
+            "alerts": [_active(alert) for alert in (*in_order(firing), *in_order(pending))],
+            "rules": [
+                {
+                    "alert": rule.alert,
+                    "by": rule.by,
+                    "expr": str(rule.expr),
+                    "for_s": rule.for_s,
+                    "severity": rule.severity.value,
+                    "has_data": known.get(rule.alert),
+                    "firing": counts[rule.alert],
+                }
+                for rule in self._config.rules
+            ],
+        }
+
+    def counts(self) -> AlertCounts:
+        firing = Counter(alert.name for alert in self._alerts.alerts() if alert.status is Status.FIRING)
+        return AlertCounts(
+            firing={(rule.alert, rule.severity.value): firing[rule.alert] for rule in self._config.rules},
+            has_data=self._alerts.health(),
+            notifications={
+                (receiver.name, outcome): self._alerts.sent[receiver.name, outcome]
+                for receiver in self._config.receivers
+                for outcome in (SENT, *Reason)
+            },
+        )
+
+    # ---- what was before
+
+    async def restore(self) -> None:
+        """What fires, and who knows it, holds over a restart, also where the database comes later."""
+        if self._restored:
+            return
+        since = time.time() - RESOLVED_KEPT_S
+        try:
+            rows = await asyncio.to_thread(self._reader.last_alerts, self._instance, since)
+        except DatabaseUnavailable:
+            return
+        if self._restored:
+            return
+        self._restored = True
+        try:
+            self._alerts.restore(*_known(rows), time.time())
+        except Exception:
+            _log.exception("alerts of before the start are not known")
+
+
+def _known(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Alert], dict[tuple[str, str], float]]:
+    """Alerts that fire or were resolved, and when each receiver was last told of each, by its fingerprint."""
+    found: list[Alert] = []
+    notified: dict[tuple[str, str], float] = {}
+    for row in rows:
+        at = row["at"].timestamp()
+        if row["event"] == Happening.NOTIFIED:
+            notified[row["fingerprint"], row["receiver"]] = at
+            continue
+        ends_at = at if row["event"] == Happening.RESOLVED else None
+        status = Status.FIRING if ends_at is None else Status.RESOLVED
+        starts_at = row["starts_at"].timestamp()
+        found.append(Alert(row["labels"], row["annotations"], status, starts_at, ends_at, row["value"]))
+    return found, notified
+
+
+def _words(alert: Alert) -> str:
+    own = {name: value for name, value in alert.labels.items() if name not in ("alertname", "severity", "instance")}
+    return f"{alert.name} ({alert.severity}){own or ''}: {alert.annotations.get('summary', '')}"
+
+
+def _active(alert: Alert) -> dict[str, Any]:
+    return {
+        "name": alert.name,
+        "severity": alert.severity.value,
+        "status": alert.status.value,
+        "labels": dict(alert.labels),
+        "annotations": dict(alert.annotations),
+        "starts_at": datetime.fromtimestamp(alert.starts_at, UTC),
+        "value": alert.value,
+        "stale": alert.stale,
+    }

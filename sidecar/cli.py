@@ -21,6 +21,10 @@ app = typer.Typer(
 )
 db = typer.Typer(help="The database.", no_args_is_help=True)
 app.add_typer(db, name="db")
+alerts = typer.Typer(
+    help="Alert rules: whether a file of them is sound, and does what it should.", no_args_is_help=True
+)
+app.add_typer(alerts, name="alerts")
 
 Config = Annotated[Path | None, typer.Option("--config", "-c", help="YAML file of settings.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -240,6 +244,51 @@ def db_upgrade(config: Config = None, database_url: Annotated[str | None, typer.
         _fail(str(error))
     except StartError as error:
         _fail(str(error), 1)
+
+
+@alerts.command("check")
+def alerts_check(
+    file: Annotated[
+        Path | None, typer.Argument(help="File of alerts; else that of the setting alerts, else what is shipped.")
+    ] = None,
+    config: Config = None,
+) -> None:
+    """Say what rules, receivers and routes a file makes; exit code 2 where it is wrong."""
+    from alerts.check import check
+    from alerts.config import ConfigError
+
+    try:
+        for line in check(file if file is not None else _load(config).alerts):
+            typer.echo(line)
+    except ConfigError as error:
+        _fail(str(error))
+
+
+@alerts.command("test")
+def alerts_test(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files of tests of rules.")],
+) -> None:
+    """Run tests of rules: exit code 0 all pass, 1 some fail, 2 a file is wrong."""
+    from alerts.check import run_tests
+    from alerts.config import ConfigError
+
+    failed = False
+    for file in files:
+        try:
+            failures = run_tests(file)
+        except ConfigError as error:
+            _fail(str(error))
+        for failure in failures:
+            typer.echo(f"{file}: {failure}")
+        typer.echo(f"{file}: {'FAILED' if failures else 'passed'}")
+        failed = failed or bool(failures)
+    raise typer.Exit(int(failed))
+
+
+@app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def grafana(context: typer.Context) -> None:
+    """Dashboards and alert rules for Grafana and Prometheus: push, export."""
+    _exec("specwatch_grafana", *context.args)
 
 
 def _exec(module: str, *arguments: str) -> NoReturn:

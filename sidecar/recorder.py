@@ -19,6 +19,11 @@ import httpx
 import uvicorn
 from prometheus_client import CollectorRegistry
 
+from alerts.config import Config as AlertsConfig
+from alerts.config import ConfigError
+from alerts.config import load as load_alerts
+
+from .alerting import Alerting
 from .api.app import create_app
 from .api.deps import ApiDeps
 from .control.circuit import Readings, State
@@ -37,7 +42,7 @@ from .probes.similarity import Limits
 from .probes.truncation import Places
 from .probes.windows import Windows
 from .proposals import Proposals, Texts
-from .readings import Recent, aligned
+from .readings import Recent, Sources, aligned, collect
 from .record import Outcome, Record
 from .replay import Replays, Ways
 from .settings import Settings, SettingsError, split_address
@@ -95,6 +100,7 @@ class Recorder:
         None: sockets. Raises SettingsError.
         """
         self.settings = settings
+        rules = _rules(settings)
         try:
             check_url(settings.database_url)
             self.writer = Writer(settings.database_url, capacity=settings.queue_records)
@@ -180,6 +186,28 @@ class Recorder:
             speculates=self.tap.speculates,
             plain_upstream=AUTOREGRESSIVE if self._wants_apart else SPECULATIVE,
         )
+        sources = Sources(
+            settings=settings,
+            upstreams=urls,
+            down=down,
+            speculative=SPECULATIVE,
+            windows=self.windows,
+            recent=self.recent,
+            latencies=self.latencies,
+            similarity=self.similarity,
+            quality=self.quality,
+            counters=self.counters,
+            fallback=self.controller.fallback,
+            metrics=self.metrics,
+            writer=self.writer,
+            tap=self.tap,
+            tasks=self.tasks,
+            feed=self.feed,
+            proposals=self.proposals,
+        )
+        self.alerting = Alerting(
+            rules, settings.instance, self.writer, self.reader, self.tasks.spawn, partial(collect, sources)
+        )
         self._admin: tuple[_Server, asyncio.Task[None]] | None = None
 
     def start(self) -> None:
@@ -188,6 +216,7 @@ class Recorder:
         self.tap.later = partial(asyncio.get_running_loop().call_later, _READ_AFTER_S)
         self.tasks.spawn(self._keep_facts(), "facts")
         self.tasks.spawn(self.controller.run(), "controller")
+        self.tasks.spawn(self.alerting.run(), "alerting")
         self.tasks.spawn(self.lag.run(), "lag")
         if self.settings.counters_every_s:
             self.tasks.spawn(self.counters.keep(self.settings.counters_every_s), "counters")
@@ -211,7 +240,7 @@ class Recorder:
         self._admin = server, self.tasks.spawn(server.serve([listener]), "admin")
 
     async def stop(self) -> None:
-        """Stop serving the admin port, then write what is queued. Takes some 14 s at most, mostly none."""
+        """Stop serving the admin port, then write what is queued. Takes some 17 s at most, mostly none."""
         if self._admin is not None:
             server, task = self._admin
             server.should_exit = True
@@ -220,6 +249,7 @@ class Recorder:
         self.tap.finish()
         if self.joiner is not None:
             await self.joiner.settle()
+        await self.alerting.close()
         await self.tasks.close()
         await self.controller.close()
         await self._http.aclose()
@@ -378,6 +408,7 @@ class Recorder:
         while True:
             complete = await self.steering.look_round()
             await self.controller.restore()
+            await self.alerting.restore()
             await asyncio.sleep(_FACTS_EVERY_S if complete else _FACTS_FIRST_S)
 
     # ---- what the admin port tells
@@ -402,6 +433,7 @@ class Recorder:
             draft_cost=self.settings.draft_cost,
             similarity=self.similarity.state,
             quality=self.quality.state,
+            alerts=self.alerting.state,
             counters=self.counters.state if self.settings.counters_every_s else tuple,
         )
 
@@ -452,7 +484,16 @@ class Recorder:
             late_streams=self.recent.late_streams,
             latency_ratio=None if compared is None else compared[1].ratio,
             loop_lag_s=self.lag.longest(time.monotonic()),
+            alerts=self.alerting.counts(),
         )
+
+
+def _rules(settings: Settings) -> AlertsConfig:
+    """What is alarming, and who is told. Raises SettingsError."""
+    try:
+        return load_alerts(settings.alerts)
+    except ConfigError as error:
+        raise SettingsError(str(error)) from None
 
 
 def _listen(setting: str, address: str) -> socket.socket:
