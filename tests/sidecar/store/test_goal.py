@@ -73,7 +73,7 @@ CASES: dict[str, tuple[list[Record], float, Reached]] = {
     "the current second does not": (several(1, at(0, 30.2), SLOW), at(0, 30.9), Reached(0, None, None)),
     "the second before it does": (several(1, at(0, 29.9), SLOW), at(0, 30.9), Reached(1, 0.0, 0.0)),
     "what seems to come, as the clock was set back, is not yet": (
-        several(1, at(0, 90), SLOW) + several(1, at(1), FAST),
+        several(1, at(0, 65), SLOW) + several(1, at(1), FAST),
         at(0, 10),
         Reached(1, 1.0, 1.0),
     ),
