@@ -179,9 +179,10 @@ class Dispatcher:
 
     def _failed(self, group: _Group, notification: Notification, error: NotifyError, now: float) -> list[Event]:
         if error.recoverable:
-            pause = min(FIRST_PAUSE_S * 2 ** min(group.tries, 16), LONGEST_PAUSE_S)
+            group.next_at = now + min(FIRST_PAUSE_S * 2 ** min(group.tries, 16), LONGEST_PAUSE_S)
             group.tries += 1
-            group.next_at = now + max(pause, min(error.retry_after_s or 0.0, MOST_RETRY_AFTER_S))
+            if error.retry_after_s is not None:
+                self._held[notification.receiver] = now + min(error.retry_after_s, MOST_RETRY_AFTER_S)
         else:
             group.tries, group.next_at = 0, now + group.interval_s
             group.refused = (_signature(notification), now)
