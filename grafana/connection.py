@@ -17,7 +17,7 @@ _AGAIN = "run the push again, what is done stays"
 
 #: What to do about an HTTP status: (why, remedy). `kind` may have a remedy of its own below.
 _REFUSALS = {
-    400: ("refused", "the body is not to its liking, Grafana 10.4 or later is needed"),
+    400: ("refused", "what is in brackets is in the way; Grafana 10.4 or later is needed"),
     401: (
         "whoever asks is not accepted",
         "set GRAFANA_TOKEN, or --token-file, to a service account's token of this Grafana that has not expired",
@@ -125,8 +125,8 @@ class Grafana:
     def close(self) -> None:
         self.api.client.s.close()
 
-    def ask(self, doing: str, call: Callable[[], Any], *, remedy: str = "") -> Any:
-        """What `call` answers, a JSON object or list; None where Grafana says that there is no such thing.
+    def ask(self, doing: str, call: Callable[[], Any], *, kind: Any = dict, remedy: str = "") -> Any:
+        """What `call` answers, JSON of that kind; None where Grafana says that there is no such thing.
 
         `remedy` stands in for the usual one where Grafana refuses this very thing.
         """
@@ -143,7 +143,7 @@ class Grafana:
             raise self._refused(doing, error.status_code, error.response, remedy) from None
         except RequestException as error:
             raise self._unheard(doing, error) from None
-        if not isinstance(answer, dict | list):
+        if not isinstance(answer, kind):
             raise self._page(doing)
         return answer
 
@@ -151,7 +151,7 @@ class Grafana:
         """As `ask`, for a change: that something of it is not there is a refusal, too."""
         answer = self.ask(doing, call, remedy=remedy)
         if answer is None:
-            raise self.failure(doing, "not found (HTTP 404)", "is the folder still there? " + _START_PAGE, status=404)
+            raise self.failure(doing, "not found (HTTP 404)", remedy or _START_PAGE, status=404)
         return answer
 
     def failure(self, doing: str, why: str, remedy: str, *, status: int = 0) -> Failure:

@@ -131,8 +131,8 @@ class _Push:
 
     def _health(self) -> Done:
         doing = "asking for its health"
-        answer = self.grafana.ask(doing, lambda: self.api.client.GET("/health"))
-        if not isinstance(answer, dict) or "database" not in answer:
+        answer = self.grafana.must(doing, lambda: self.api.client.GET("/health"))
+        if "database" not in answer:
             raise self.grafana.failure(
                 doing, "this is no Grafana", "give --url as the browser shows Grafana's start page, with its sub-path"
             )
@@ -143,7 +143,7 @@ class _Push:
     def _receiver(self) -> Done:
         name = self.options.receiver
         doing = f"looking for contact point {name}"
-        found = self.grafana.ask(doing, lambda: self.api.alertingprovisioning.get_contactpoints(name))
+        found = self.grafana.ask(doing, lambda: self.api.alertingprovisioning.get_contactpoints(name), kind=list)
         if not any(isinstance(one, dict) and one.get("name") == name for one in found or ()):
             raise self.grafana.failure(doing, "there is none", "make it in Grafana, or name another by --receiver")
         return Outcome.OK, ""
@@ -165,7 +165,7 @@ class _Push:
             )
         if there is None:
             if not self.options.dry_run:
-                self.grafana.ask(
+                self.grafana.must(
                     f"making data source {uid}",
                     lambda: self.api.datasource.create_datasource({**settings, "url": url}),
                     remedy=f"if the name {settings['name']} is taken, give that one's uid as --datasource-uid",
@@ -187,7 +187,7 @@ class _Push:
         if not self.options.dry_run:
             title = "Specwatch" if uid == FOLDER else uid
             try:
-                self.grafana.ask(
+                self.grafana.must(
                     f"making folder {uid}",
                     lambda: self.api.folder.create_folder(title, uid),
                     remedy=f"if another folder is called {title}, give its uid as --folder",
@@ -230,7 +230,8 @@ class _Push:
             return True
         path = f"/dashboards/uid/{dashboard.uid}/versions"
         try:
-            answer = self.grafana.ask("reading versions", lambda: self.api.client.GET(path, params={"limit": 1}))
+            read = partial(self.api.client.GET, path, params={"limit": 1})
+            answer = self.grafana.ask(f"reading versions of {dashboard.uid}", read, kind=dict | list)
         except Failure as failure:
             if failure.of_one_thing or failure.status == 403:
                 return False
