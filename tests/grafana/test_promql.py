@@ -22,12 +22,12 @@ SCRAPED = 'job="specwatch",instance="a"'
 
 class Case(NamedTuple):
     expr: str
-    #: series -> values, one a minute in promtool's notation
+    #: series -> values, in promtool's notation, one every `interval`
     series: dict[str, str]
     #: labels -> value at the end of the hour; empty: no series
     given: dict[str, float]
     macros: dict[str, str] = HOUR
-    at: str = "60m"
+    interval: str = "1m"
 
 
 def histogram(metric: str, counts: dict[str, int], labels: str = "", *, steps: int = 60) -> dict[str, str]:
@@ -90,6 +90,10 @@ CASES = {
     "minutes within: 95 of 100 are enough": Case(WITHIN, minutes("0+95x60", "0+100x60"), {"": 1}),
     "minutes within: 94 of 100 are not": Case(WITHIN, minutes("0+94x60", "0+100x60"), {"": 0}),
     "minutes within: idle minutes do not count": Case(WITHIN, minutes("0+10x30 300x30", "0+10x30 300x30"), {"": 1}),
+    # One slow request comes in minute 21, and nothing after it: minutes 21 and 22 count, 23 to 25 do not.
+    "minutes within: nor do those that look back on a busy one": Case(
+        WITHIN, minutes("0+10x81 810x158", "0+10x82 820x157"), {"": 20 / 22}, interval="15s"
+    ),
     "minutes within: an idle hour is not known": Case(WITHIN, minutes("5x60", "5x60"), {}),
     "p by scenario": Case(
         promql.acceptance_rate(by="scenario"),
@@ -151,10 +155,10 @@ def test_expressions_give(name: str, tmp_path: Path) -> None:
     expr = substitute(case.expr, case.macros)
     expected = [{"labels": labels, "value": round(1e6 * value)} for labels, value in case.given.items()]
     test = {
-        "interval": "1m",
+        "interval": case.interval,
         "input_series": [{"series": series, "values": values} for series, values in case.series.items()],
         # Floats are compared bit by bit.
-        "promql_expr_test": [{"expr": f"round(1e6 * ({expr}))", "eval_time": case.at, "exp_samples": expected}],
+        "promql_expr_test": [{"expr": f"round(1e6 * ({expr}))", "eval_time": "60m", "exp_samples": expected}],
     }
     (tmp_path / "test.yml").write_text(yaml.safe_dump({"tests": [test]}))
     code, told = run("promtool", "test", "rules", tmp_path / "test.yml")

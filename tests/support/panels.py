@@ -42,15 +42,12 @@ def targets(board: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], Mappi
 
 
 def expressions(macros: Mapping[str, str] = MACROS, *, other: str = ".*") -> list[tuple[str, str, str, str]]:
-    """(dashboard uid, panel title, refId, expression) of every query; marks on the time axis have their name as panel
-    and `mark` as refId. `$model_name`, which is no pattern, becomes one.
+    """(dashboard uid, panel title, refId, expression) of every query. `$model_name`, no pattern on the board, is one
+    here.
     """
-    found = []
-    for board in boards():
-        uid, marks = board["uid"], board["annotations"]["list"]
-        found += [(uid, panel["title"], target["refId"], target["expr"]) for panel, target in targets(board)]
-        found += [(uid, mark["name"], "mark", mark["expr"]) for mark in marks if "expr" in mark]
     return [
-        (uid, title, ref, substitute(expr.replace('="$', '=~"$'), macros, other=other))
-        for uid, title, ref, expr in found
+        (board["uid"], panel["title"], target["refId"], substitute(expr, macros, other=other))
+        for board in boards()
+        for panel, target in targets(board)
+        if (expr := target["expr"].replace('="$', '=~"$'))
     ]
