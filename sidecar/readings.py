@@ -21,7 +21,7 @@ from .probes.latency import Latencies, Side, side_of
 from .probes.quality import WINDOW, Flag, Quality
 from .probes.windows import Windows
 from .proposals import Proposals
-from .record import Record
+from .record import Outcome, Record
 from .settings import Settings
 from .similarity import Similarity
 from .store.writer import Writer
@@ -50,9 +50,10 @@ class Recent:
 
     def add(self, record: Record, now: float) -> None:
         """Take in a request that ended at `now`, Unix seconds."""
-        self.goal.add(record, now)
         self.requests.add(now)
-        if engine_failed(record):
+        if record.outcome is Outcome.OK:
+            self.goal.add(record, now)
+        elif engine_failed(record):
             self.errors.add(now)
         if came_late(record, self._limit_s) and side_of(record) is Side.SPECULATIVE:
             self.late.add(now)

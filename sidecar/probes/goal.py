@@ -4,7 +4,6 @@ The goal is a p95 of 800 ms. By nearest rank, p95 is within it exactly when at l
 counts are enough.
 """
 
-from array import array
 from typing import NamedTuple
 
 from ..record import Outcome, Record
@@ -35,8 +34,8 @@ class _Minute:
     __slots__ = ("fast", "requests")
 
     def __init__(self) -> None:
-        self.requests = array("L", bytes(60 * array("L").itemsize))
-        self.fast = array("L", bytes(60 * array("L").itemsize))
+        self.requests = [0] * 60
+        self.fast = [0] * 60
 
     def sums(self, since: int, until: int) -> tuple[int, int]:
         """Requests, and those within the goal, of the seconds since (inclusive) .. until (exclusive)."""
