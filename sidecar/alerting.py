@@ -52,11 +52,13 @@ class Alerting:
 
     async def run(self) -> None:
         """Look at the rules each `interval`, the first time after one, and send what is due. Ends when cancelled."""
-        await self.restore()
         interval = self._config.interval_s
         look_at = time.monotonic() + interval
         while True:
             await asyncio.sleep(_TICK_S)
+            # By then the database also holds what happened here while it was away.
+            if not self._restored and self._writer.healthy:
+                await self.restore()
             now, monotonic = time.time(), time.monotonic()
             if monotonic >= look_at:
                 look_at = max(look_at + interval, monotonic)
@@ -90,7 +92,7 @@ class Alerting:
             self._complaints.discard(complaint)
 
     async def close(self) -> None:
-        """End what is being sent. Takes some 2 s at most."""
+        """End what is being sent. Takes some 3 s at most."""
         try:
             await self._alerts.close()
         except Exception:
@@ -148,20 +150,14 @@ class Alerting:
 
     async def restore(self) -> None:
         """What fires, and who knows it, holds over a restart, also where the database comes later."""
-        if self._restored:
-            return
-        since = time.time() - RESOLVED_KEPT_S
-        try:
-            rows = await asyncio.to_thread(self._reader.last_alerts, self._instance, since)
-        except DatabaseUnavailable:
-            return
-        if self._restored:
-            return
-        self._restored = True
-        try:
+        with self._watched("alerts of before the start cannot be known"):
+            since = time.time() - RESOLVED_KEPT_S
+            try:
+                rows = await asyncio.to_thread(self._reader.last_alerts, self._instance, since)
+            except DatabaseUnavailable:
+                return
+            self._restored = True
             self._alerts.restore(*_known(rows), time.time())
-        except Exception:
-            _log.exception("alerts of before the start are not known")
 
 
 def _known(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Alert], dict[tuple[str, str], float]]:

@@ -408,7 +408,6 @@ class Recorder:
         while True:
             complete = await self.steering.look_round()
             await self.controller.restore()
-            await self.alerting.restore()
             await asyncio.sleep(_FACTS_EVERY_S if complete else _FACTS_FIRST_S)
 
     # ---- what the admin port tells

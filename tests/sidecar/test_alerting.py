@@ -223,6 +223,73 @@ async def test_an_alert_whose_rule_is_gone_ends_with_the_restart(watched: Watche
         assert await watched.written() == [("Lost", "firing", ""), ("Lost", "resolved", "")]
 
 
+async def test_names_that_no_database_takes_are_the_same_after_a_restart(watched: Watched, tmp_path: Path) -> None:
+    rule = "{alert: Poor, by: scenario, expr: acceptance_rate < 0.5, severity: info}"
+    watched.config = load_alerts(write(tmp_path, f"defaults: false\nrules: [{rule}]"))
+    watched.readings = lambda: {("scenario", name): {"acceptance_rate": 0.4} for name in ("\0", "\ud800", "s" * 9999)}
+    for start in range(2):
+        watched.alerting = watched.anew()
+        await watched.alerting.restore()
+        assert watched.firing() == ["Poor"] * 2 * start
+        watched.alerting.look(time.time(), 0.0)
+        assert watched.firing() == ["Poor"] * 2
+        assert await watched.written() == [("Poor", "firing", "")] * 2
+
+
+async def test_what_happened_since_the_start_is_not_taken_for_older(watched: Watched) -> None:
+    now = time.time()
+    for second, dropped in enumerate((2, 0, 2)):
+        watched.look(now + second, records_dropped=dropped)
+    rows = [("Lost", what, "") for what in ("firing", "resolved", "firing")]
+    assert await watched.written() == rows
+    await watched.alerting.restore()
+    watched.look(now + 9, records_dropped=2)
+    assert watched.firing() == ["Lost"]
+    assert await watched.written() == rows
+
+
+async def test_an_end_that_could_not_be_told_is_told_after_a_restart(watched: Watched, tmp_path: Path) -> None:
+    answers = [OK]
+
+    async def handler(hook: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await hook.read_request(reader)
+        writer.write(answers[-1])
+
+    async with running(handler) as hook:
+        text = (
+            "defaults: false\nrules:\n  - {alert: Lost, expr: records_dropped > 0, severity: critical}\n"
+            f"receivers:\n  - {{name: hook, type: webhook, url: '{hook.url}'}}\nroute: {{receiver: hook, {QUICK}}}"
+        )
+        watched.config = load_alerts(write(tmp_path, text))
+
+        async def rows(dropped: int, count: int) -> list[str]:
+            """Events that are not of the rule alone, once there are so many."""
+            found: list[str] = []
+            for _ in range(400):
+                watched.look(time.time(), records_dropped=dropped)
+                found = [what for _, what, receiver in await watched.written() if receiver]
+                if len(found) >= count:
+                    break
+                await asyncio.sleep(0.02)
+            return found
+
+        watched.alerting = watched.anew()
+        assert await rows(2, 1) == ["notified"]
+        answers.append(b"HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n")
+        assert await rows(0, 2) == ["notified", "failed"]
+        await watched.alerting.close()
+        answers.append(OK)
+        hook.bodies.clear()
+        watched.alerting = watched.anew()
+        await watched.alerting.restore()
+        assert await rows(0, 3) == ["notified", "failed", "notified"]
+        assert told(hook, "Lost") == ["resolved"]
+        watched.alerting = watched.anew()
+        await watched.alerting.restore()
+        await rows(0, 3)
+        assert told(hook, "Lost") == ["resolved"]
+
+
 # ---- the whole sidecar
 
 

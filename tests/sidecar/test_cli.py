@@ -30,7 +30,7 @@ def wrong_files(folder: Path) -> list[tuple[Path, str]]:
     ]
 
 
-@pytest.mark.parametrize("command", ["up", "sidecar", "status", "fallback auto", "db upgrade"])
+@pytest.mark.parametrize("command", ["up", "sidecar", "status", "fallback auto", "db upgrade", "alerts check"])
 def test_a_wrong_configuration_is_exit_code_2(command: str, tmp_path: Path) -> None:
     for file, word in wrong_files(tmp_path):
         code, said = run(*command.split(), "-c", str(file))
@@ -55,6 +55,9 @@ def test_so_is_that_of_an_engine(tmp_path: Path) -> None:
         ("dashboard --listen nowhere", "--listen: must be host:port"),
         ("sidecar --database-url mysql://h/d", "database_url"),
         ("db upgrade --database-url mysql://h/d", "database_url"),
+        ("alerts check nowhere.yaml", "nowhere.yaml: No such file"),
+        ("alerts test nowhere.yaml", "nowhere.yaml: No such file"),
+        ("alerts test", "Missing argument"),
         ("no-such-command", "No such command"),
         ("fallback", "Missing argument"),
         ("", "Usage"),
@@ -63,3 +66,52 @@ def test_so_is_that_of_an_engine(tmp_path: Path) -> None:
 def test_wrong_use_is_exit_code_2(arguments: str, words: str) -> None:
     code, said = run(*arguments.split())
     assert (code, words in said) == (2, True), said
+
+
+WRONG = "rules:\n  - {alert: Slow, expr: acceptance_rte < 0.5, severity: warning}"
+RIGHT = "rules:\n  - {alert: Slow, expr: acceptance_rate < 0.5, severity: warning}"
+
+
+def test_a_wrong_file_of_alerts_is_exit_code_2_and_names_the_key(tmp_path: Path) -> None:
+    file, settings = tmp_path / "alerts.yaml", tmp_path / "specwatch.yaml"
+    file.write_text(WRONG)
+    settings.write_text("alerts: alerts.yaml")
+    for command in (f"alerts check {file}", f"alerts check -c {settings}", f"sidecar -c {settings}"):
+        code, said = run(*command.split())
+        words = f"specwatch: {file}: rules[0].expr: there is no reading acceptance_rte; did you mean acceptance_rate?"
+        assert (code, words in said) == (2, True), said
+    file.write_text(RIGHT)
+    code, said = run("alerts", "check", "-c", str(settings))
+    assert (code, "1 of your own" in said) == (0, True), said
+    code, said = run("alerts", "check", SPECWATCH_ALERTS="")
+    assert (code, "SPECWATCH_ALERTS: is empty" in said) == (2, True), said
+    code, said = run("alerts", "check")
+    assert (code, "0 of your own" in said) == (0, True), said
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "words"),
+    [
+        ("pending", 0, "good.yaml: passed {file}: passed"),
+        ("firing", 1, "good.yaml: passed {file}: a bad draft: at 0 s expected Slow firing; got Slow"),
+        ("resolved", 2, "specwatch: {file}: tests[0].expect[0].alerts[0].status: must be one of"),
+    ],
+)
+def test_tests_of_rules_tell_by_their_exit_code(status: str, code: int, words: str, tmp_path: Path) -> None:
+    (tmp_path / "alerts.yaml").write_text(RIGHT.replace("severity", "for: 1m, severity"))
+    good, file = tmp_path / "good.yaml", tmp_path / "mine.yaml"
+    for path, expected in ((good, "pending"), (file, status)):
+        path.write_text(
+            "config: alerts.yaml\ntests:\n- name: a bad draft\n  readings: {acceptance_rate: 0.4}\n"
+            f"  only: [Slow]\n  expect: [{{at: 0s, alerts: [{{alert: Slow, status: {expected}}}]}}]"
+        )
+    found, said = run("alerts", "test", str(good), str(file))
+    assert (found, words.format(file=file) in said) == (code, True), said
+
+
+def test_what_grafana_is_asked_passes_through() -> None:
+    command = [sys.executable, "-m", "sidecar.cli", "grafana"]
+    helped = subprocess.run([*command, "push", "--help"], capture_output=True, text=True)
+    assert (helped.returncode, "specwatch grafana push" in helped.stdout) == (0, True), helped.stdout
+    wrong = subprocess.run([*command, "push", "--no-such-flag"], capture_output=True, text=True)
+    assert (wrong.returncode, "--no-such-flag" in wrong.stderr) == (2, True), wrong.stderr

@@ -301,6 +301,7 @@ async def test_the_servers_own_access_log_goes_on(caplog: pytest.LogCaptureFixtu
         ("SPECWATCH_ADMIN", "nowhere", "SPECWATCH_ADMIN: must be host:port"),
         ("SPECWATCH_CONFIG", "/nowhere.yaml", "/nowhere.yaml: No such file"),
         ("SPECWATCH_ADMIN", "198.51.100.1:1", "set admin_token"),
+        ("SPECWATCH_ALERTS", "/nowhere.yaml", "requests are not recorded: /nowhere.yaml: No such file"),
     ],
 )
 async def test_wrong_settings_stop_no_request(
