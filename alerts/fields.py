@@ -26,12 +26,18 @@ _WORDS = {
     "missing": "is missing",
     "string_type": "must be text; put it in quotes",
     "bool_type": "must be true or false",
-    "dict_type": "must be a mapping, as {name: value}",
-    "model_type": "must be a mapping, as {name: value}",
-    "model_attributes_type": "must be a mapping, as {name: value}",
+    "dict_type": "must be a mapping, as {{name: value}}",
+    "model_type": "must be a mapping, as {{name: value}}",
+    "model_attributes_type": "must be a mapping, as {{name: value}}",
     "tuple_type": "must be a list",
     "string_too_short": "is empty",
     "too_short": "is empty",
+    "string_too_long": "is longer than {max_length} characters",
+    "too_long": "may have {max_length} at most",
+    "greater_than_equal": "must be at least {ge:g}",
+    "less_than_equal": "must be at most {le:g}",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
 }
 
 
@@ -126,11 +132,13 @@ def path_of(steps: Sequence[str | int]) -> str:
 def _sentence(item: Any, model: type[BaseModel]) -> str:
     kind, context = item["type"], item.get("ctx", {})
     steps, inside = _walk(model, item["loc"])
+    if steps[0] == "receivers":
+        steps = [step if isinstance(step, int) else shown_key(step) for step in steps]
     if kind == "at":
         return f"{path_of([*steps, context['key']])}: {context['message']}"
     if kind == "extra_forbidden":
         known = [field.alias or name for held in inside for name, field in held.model_fields.items()]
-        return f"{path_of([*steps[:-1], shown_key(steps[-1])])}: no such key{nearest(steps[-1], known)}"
+        return f"{path_of([*steps[:-1], shown_key(steps[-1])])}: no such key{nearest(item['loc'][-1], known)}"
     if kind == "union_tag_not_found":
         return f"{path_of([*steps, 'type'])}: is missing"
     if kind == "union_tag_invalid":
@@ -139,7 +147,8 @@ def _sentence(item: Any, model: type[BaseModel]) -> str:
         return f"{path_of([*steps, 'type'])}: must be one of {expected}{near}"
     if kind == "enum" or kind == "literal_error":
         return f"{path_of(steps)}: must be one of {context['expected'].replace(chr(39), '')}"
-    return f"{path_of(steps)}: {_WORDS.get(kind) or item['msg'].removeprefix('Value error, ')}"
+    words = _WORDS[kind].format(**context) if kind in _WORDS else item["msg"].removeprefix("Value error, ")
+    return f"{path_of(steps)}: {words}"
 
 
 def _walk(model: type[BaseModel], loc: Sequence[str | int]) -> tuple[list[str | int], list[type[BaseModel]]]:
@@ -147,6 +156,8 @@ def _walk(model: type[BaseModel], loc: Sequence[str | int]) -> tuple[list[str | 
     steps: list[str | int] = []
     inside, models = [model], [model]
     for step in loc:
+        if step == "[key]":  # pydantic's mark of a key that is wrong itself
+            continue
         if len(models) > 1 and (chosen := [held for held in models if step in _types(held)]):
             models = chosen
             continue

@@ -23,7 +23,6 @@ class Unit(StrEnum):
     RATIO = "ratio"
     TOKENS = "tokens"
     REQUESTS = "requests"
-    SECONDS = "seconds"
     COUNT = "count"
     #: 1 or 0.
     BOOL = "bool"
@@ -101,7 +100,7 @@ def shown(name: str, value: float | None) -> str:
     match READINGS[name].unit:
         case Unit.RATIO:
             return f"{value:.3f}"
-        case Unit.TOKENS | Unit.SECONDS:
+        case Unit.TOKENS:
             return f"{value:.2f}".rstrip("0").rstrip(".")
         case _:
             return f"{value:.0f}"
