@@ -186,7 +186,8 @@ class Recorder:
             speculates=self.tap.speculates,
             plain_upstream=AUTOREGRESSIVE if self._wants_apart else SPECULATIVE,
         )
-        sources = Sources(
+        #: What alert rules are looked at by.
+        self.sources = Sources(
             settings=settings,
             upstreams=urls,
             down=down,
@@ -206,7 +207,7 @@ class Recorder:
             proposals=self.proposals,
         )
         self.alerting = Alerting(
-            rules, settings.instance, self.writer, self.reader, self.tasks.spawn, partial(collect, sources)
+            rules, settings.instance, self.writer, self.reader, self.tasks.spawn, partial(collect, self.sources)
         )
         self._admin: tuple[_Server, asyncio.Task[None]] | None = None
 

@@ -32,8 +32,8 @@ class Lately:
 class Growth:
     """What a count that began at 0 has grown by in the last `span_s` seconds.
 
-    It is looked at now and then, so that the span begins with the newest look that is as old as that, or with the
-    first of all.
+    It is looked at now and then, so that the span begins with the newest look that is as old as that, or with the start
+    where none is. Looks within a sixtieth of the span are one.
     """
 
     def __init__(self, span_s: float) -> None:

@@ -1,12 +1,15 @@
 """Instruments: what records add to them, and that labels stay bounded. C30."""
 
 import dataclasses
+import time
+from importlib.metadata import version
 
+import pytest
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from sidecar.metrics import Live, Metrics
+from sidecar.metrics import AlertCounts, Live, Metrics
 from sidecar.record import Acceptance, AcceptanceQuality, AcceptanceSource, Arm, Outcome, Record
 
 LIVE = Live(
@@ -46,6 +49,7 @@ RECORD = Record(
     model="m",
     latency_ms=800.0,
 )
+SCENARIOS = ("billing", "default", "other")
 
 
 def made(live: Live = LIVE) -> Metrics:
@@ -106,14 +110,88 @@ def test_c30_clients_cannot_make_series() -> None:
     assert len(read) == before
     key = ("arm=speculative", "model=other", "outcome=ok", "scenario=other", "upstream=speculative")
     assert read["specwatch_requests_total", *key] == 10_001
+    of = "scenario=other", "upstream=speculative"
+    for name, count in (("draft_tokens", 129), ("accepted_tokens", 10), ("verify_steps", 43)):
+        assert read[f"specwatch_{name}_total", *of] == 10_001 * count
 
 
-def test_what_is_not_known_has_no_sample() -> None:
-    names = {key[0] for key in samples(made())}
-    assert "specwatch_acceptance_ratio" not in names
-    assert "specwatch_acceptance_ratio" in {
-        key[0] for key in samples(made(dataclasses.replace(LIVE, acceptance_rate=0.5)))
+def test_c30_tokens_have_their_series_before_the_first_request() -> None:
+    read = samples(made())
+    for name in ("draft_tokens", "accepted_tokens", "verify_steps"):
+        labels = {key[1:] for key in read if key[0] == f"specwatch_{name}_total"}
+        assert labels == {
+            (f"scenario={scenario}", f"upstream={upstream}")
+            for scenario in SCENARIOS
+            for upstream in ("speculative", "autoregressive")
+        }
+
+
+def test_the_tokens_of_scenarios_are_told_apart() -> None:
+    metrics = made()
+    for scenario, times in (("billing", 70), ("default", 3), ("elsewhere", 2)):
+        for _ in range(times):
+            metrics.observe(replace(RECORD, scenario=scenario))
+    silent = replace(FIGURES, draft_tokens=50, accepted_tokens=7, verify_steps=10, histogram=None, rejected_at=None)
+    metrics.observe(replace(RECORD, scenario="billing", acceptance=silent))
+    read, upstream = samples(metrics), "upstream=speculative"
+    for name, each, more in (("draft_tokens", 129, 50), ("accepted_tokens", 10, 7), ("verify_steps", 43, 10)):
+        counted = {
+            scenario: read[f"specwatch_{name}_total", f"scenario={scenario}", upstream] for scenario in SCENARIOS
+        }
+        assert counted == {"billing": 70 * each + more, "default": 3 * each, "other": 2 * each}, name
+    # Of the whole upstream, where single steps are told.
+    assert read["specwatch_accepted_length_tokens_count", upstream] == 75 * 43
+    assert read["specwatch_truncations_total", "position=1"] == 75 * 39
+
+
+def test_alerts_and_notifications() -> None:
+    alerts = AlertCounts(
+        firing={("AcceptanceLow", "critical"): 2, ("Slow", "warning"): 0},
+        has_data={"AcceptanceLow": True, "Slow": False, "New": None},
+        notifications={("chat", "sent"): 3, ("chat", "timeout"): 0},
+    )
+    read = samples(made(dataclasses.replace(LIVE, alerts=alerts)))
+    assert read["specwatch_alerts_firing", "alert=AcceptanceLow", "severity=critical"] == 2
+    assert read["specwatch_alerts_firing", "alert=Slow", "severity=warning"] == 0
+    assert {key[1]: value for key, value in read.items() if key[0] == "specwatch_alert_has_data"} == {
+        "alert=AcceptanceLow": 1,
+        "alert=Slow": 0,
     }
+    assert read["specwatch_notifications_total", "outcome=sent", "receiver=chat"] == 3
+    assert read["specwatch_notifications_total", "outcome=timeout", "receiver=chat"] == 0
+
+
+def test_the_sidecar_tells_of_itself() -> None:
+    read = samples(made(dataclasses.replace(LIVE, late_streams=4, loop_lag_s=0.25)))
+    assert read["specwatch_build_info", f"version={version('specwatch')}"] == 1
+    assert read["specwatch_late_streams_total",] == 4
+    assert read["specwatch_event_loop_lag_seconds",] == 0.25
+    assert read["process_resident_memory_bytes",] > 1e6
+    assert read["process_cpu_seconds_total",] > 0
+    assert 0 < read["process_start_time_seconds",] <= time.time()
+
+
+def test_changes_of_slices_count_but_are_no_switches() -> None:
+    metrics = made()
+    metrics.transition("speculative", "autoregressive", "acceptance")
+    metrics.transition("speculative", "autoregressive", "acceptance", "scenario=billing")
+    labels = "from=speculative", "reason=acceptance", "to=autoregressive"
+    assert samples(metrics)["specwatch_fallback_transitions_total", *labels] == 2
+    assert metrics.switches == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("specwatch_acceptance_ratio", "acceptance_rate"),
+        ("specwatch_mean_acceptance_length_tokens", "mean_acceptance_length"),
+        ("specwatch_latency_ratio", "latency_ratio"),
+    ],
+)
+def test_what_is_not_known_has_no_sample(name: str, field: str) -> None:
+    assert name not in {key[0] for key in samples(made())}
+    read = samples(made(dataclasses.replace(LIVE, **{field: 1.5})))
+    assert [value for key, value in read.items() if key[0] == name] == [1.5]
 
 
 def test_alignment_is_told_once_it_is_known() -> None:
