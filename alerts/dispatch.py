@@ -25,11 +25,15 @@ RESOLVED_KEPT_S = 86_400.0
 #: Alertmanager groups by itself; it forgets what it is not told of again.
 ALERTMANAGER_REPEAT_S = 60.0
 
+#: Place of a route, values of `group_by`.
+_Id = tuple[str, tuple[str | None, ...]]
 Signature = tuple[frozenset[str], frozenset[str]]
 
 
 @dataclass(slots=True)
 class _Group:
+    id: _Id
+    #: For people, and the same in every process.
     key: str
     receiver: Receiver
     labels: Mapping[str, str]
@@ -73,7 +77,11 @@ class Dispatcher:
     def __init__(self, config: Config) -> None:
         self._root = config.route
         self._receivers = {receiver.name: receiver for receiver in config.receivers}
-        self._groups: dict[str, _Group] = {}
+        #: By place of the route and values of `group_by`.
+        self._groups: dict[_Id, _Group] = {}
+        #: By key, while a notification of theirs is in flight.
+        self._busy: dict[str, _Group] = {}
+        self._places = {id(route): str(place) for place, route in enumerate(self._root.routes)}
         self._in_flight = dict.fromkeys(self._receivers, 0)
         #: Receivers that are sent nothing before a time: commands, and what asked for a pause.
         self._held: dict[str, float] = {}
@@ -85,21 +93,23 @@ class Dispatcher:
         for alert in alerts:
             if alert.status is Status.PENDING:
                 continue
+            key = alert.fingerprint
             for group in self._groups_of(alert, now):
-                self._put(group, alert)
+                self._put(group, key, alert)
 
     def restore(self, alerts: Iterable[Alert], notified: Mapping[tuple[str, str], float], now: float) -> None:
         """Alerts of before a restart. `notified`: (fingerprint, receiver) -> when it was last told of that alert."""
         for alert in alerts:
             if alert.status is Status.PENDING:
                 continue
+            key = alert.fingerprint
             for group in self._groups_of(alert, now):
-                at = notified.get((alert.fingerprint, group.receiver.name))
+                at = notified.get((key, group.receiver.name))
                 # A notification of before the alert began was of another time that it fired.
                 if at is not None and at >= alert.starts_at and (alert.ends_at is None or at < alert.ends_at):
-                    group.told.add(alert.fingerprint)
+                    group.told.add(key)
                     group.told_at = max(group.told_at, at)
-                self._put(group, alert)
+                self._put(group, key, alert)
         for (_, name), at in notified.items():
             if isinstance(receiver := self._receivers.get(name), Command):
                 self._held[name] = max(self._held.get(name, 0.0), at + receiver.min_interval_s)
@@ -113,7 +123,7 @@ class Dispatcher:
                 if alert.ends_at is not None and alert.ends_at < now - RESOLVED_KEPT_S:
                     group.forget(key)
             if not group.alerts:
-                del self._groups[group.key]
+                del self._groups[group.id]
                 continue
             why = group.why(now)
             if why is None:
@@ -124,7 +134,7 @@ class Dispatcher:
 
     def done(self, notification: Notification, error: NotifyError | None, now: float) -> list[Event]:
         """The notification has arrived, or `error` tells why not. Gives what is to be recorded."""
-        group = self._groups[notification.group]
+        group = self._busy.pop(notification.group)
         group.in_flight = None
         self._in_flight[notification.receiver] -= 1
         events = self._failed(group, notification, error, now) if error else self._arrived(group, notification, now)
@@ -139,6 +149,7 @@ class Dispatcher:
             receiver.name, group.key, group.labels, in_order(group.alerts.values()), why, now
         )
         self._in_flight[receiver.name] += 1
+        self._busy[group.key] = group
         if isinstance(receiver, Command):
             self._held[receiver.name] = now + receiver.min_interval_s
         return group.in_flight
@@ -147,8 +158,7 @@ class Dispatcher:
         at_once = 1 if isinstance(receiver, Command) else MOST_AT_ONCE
         return self._in_flight[receiver.name] < at_once and now >= self._held.get(receiver.name, now)
 
-    def _put(self, group: _Group, alert: Alert) -> None:
-        key = alert.fingerprint
+    def _put(self, group: _Group, key: str, alert: Alert) -> None:
         if alert.status is Status.FIRING:
             group.alerts[key] = alert
         elif not group.receiver.send_resolved:
@@ -198,22 +208,25 @@ class Dispatcher:
     def _group(self, route: Route, alert: Alert, now: float) -> _Group:
         receiver = self._receivers[route.receiver]
         grouped = not isinstance(receiver, Alertmanager)
-        labels = {name: alert.labels[name] for name in route.group_by if name in alert.labels} if grouped else {}
-        key = f"{self._path(route)}:{_braces(labels)}"
-        group = self._groups.get(key)
+        names = route.group_by if grouped else ()
+        place = self._places.get(id(route), "")
+        id_ = (place, tuple(alert.labels.get(name) for name in names))
+        group = self._groups.get(id_)
         if group is None:
+            labels = {name: value for name, value in zip(names, id_[1], strict=True) if value is not None}
             wait, interval, repeat = route.group_wait_s, route.group_interval_s, route.repeat_interval_s
             if not grouped:
                 wait, interval, repeat = 0.0, 0.0, ALERTMANAGER_REPEAT_S
-            group = self._groups[key] = _Group(key, receiver, labels, interval, repeat, now + wait)
+            key = f"{_path(place, route)}:{_braces(labels)}"
+            group = self._groups[id_] = _Group(id_, key, receiver, labels, interval, repeat, now + wait)
         return group
 
-    def _path(self, route: Route) -> str:
-        """The same in every process with the same routes, and no other route's."""
-        if route is self._root:
-            return "{}"
-        place = next(place for place, branch in enumerate(self._root.routes) if branch is route)
-        return f"{{}}/{place}/{_braces({name: '|'.join(values) for name, values in route.match.items()})}"
+
+def _path(place: str, route: Route) -> str:
+    """As Alertmanager names its routes; no two have the same."""
+    return (
+        f"{{}}/{place}/{_braces({name: '|'.join(values) for name, values in route.match.items()})}" if place else "{}"
+    )
 
 
 def _signature(notification: Notification) -> Signature:
