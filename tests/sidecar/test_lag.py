@@ -2,11 +2,14 @@
 
 import asyncio
 import time
+from pathlib import Path
 
 from support.scripted_engine import until
 
 from sidecar.lag import LoopLag
 from sidecar.tasks import Tasks
+
+from .test_recorder import recorder
 
 
 async def test_a_loop_that_stands_still_is_late() -> None:
@@ -21,3 +24,12 @@ async def test_a_loop_that_stands_still_is_late() -> None:
     assert lag.longest(time.monotonic() + 61) == 0.0
     await tasks.close()
     assert tasks.failed == []
+
+
+async def test_it_is_in_the_metrics(tmp_path: Path) -> None:
+    made = recorder(tmp_path)
+    made.start()
+    await asyncio.sleep(0)
+    time.sleep(0.6)  # noqa: ASYNC251
+    await until(lambda: b"\nspecwatch_event_loop_lag_seconds 0.0\n" not in made.metrics.render())
+    await made.stop()

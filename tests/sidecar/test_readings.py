@@ -238,19 +238,25 @@ def test_tokenizers(scene: Scene, told: Any, known: bool | None, reading: float 
     assert scene.readings("tokenizers_misaligned") == [reading]
 
 
-def reply(finish_reason: str) -> EngineRequest:
+def reply(finish_reason: str = "stop", steps: int = 0, accepted: int = 0) -> EngineRequest:
+    """Verify steps of four draft tokens; no token is there twice."""
     made = EngineRequest("chatcmpl-a-01234567", "chatcmpl-a", GREETING, 9)
+    for step in range(steps):
+        made.add([0] * 4, [5 * step + place for place in range(accepted + 1)], 0, 100_000)
     made.finish_reason = finish_reason
     return made
 
 
 def test_broken_replies(scene: Scene) -> None:
     names = ("repetition_share", "garble_share", "p_near_one_share", "quality_replies")
-    for reason in ("repetition", "stop", "stop", "length"):
-        scene.sources.quality.add(reply(reason), 0.0)
-    assert scene.readings(*names) == [0.25, 0.0, 0.0, 4]
+    quality = scene.sources.quality
+    for each in (reply("repetition"), reply("repetition"), reply("repetition"), reply(), reply("length"), reply()):
+        quality.add(each, 0.0)
+    quality.add(reply(steps=256), 0.0)  # as garble has it
+    quality.add(reply(steps=128, accepted=4), 0.0)  # and so has this one, of 512 draft tokens that were all accepted
+    assert scene.readings(*names) == [3 / 8, 2 / 8, 1 / 8, 8]
     for _ in range(200):
-        scene.sources.quality.add(reply("stop"), 0.0)
+        quality.add(reply(), 0.0)
     assert scene.readings(*names) == [0.0, 0.0, 0.0, 100]
 
 
@@ -269,6 +275,9 @@ def test_the_goal_is_that_of_the_last_hour(scene: Scene) -> None:
 def test_the_ratio_takes_fifty_a_side(scene: Scene, baseline: int, expected: float | None) -> None:
     scene.ended(*[record(latency_ms=1500.0)] * 50, *[record(latency_ms=1000.0, arm=Arm.BASELINE)] * baseline)
     assert scene.readings("latency_ratio") == [expected]
+    text = scene.recorder.metrics.render()
+    told = [line for line in text.splitlines() if line.startswith(b"specwatch_latency_ratio ")]
+    assert told == ([] if expected is None else [b"specwatch_latency_ratio 1.5"])
 
 
 @pytest.mark.parametrize(
