@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from support.model import Model
 from support.proxy import post
 from support.receiver import receiver
 from support.scripted_engine import until
@@ -15,7 +16,7 @@ from support.way import Way, way
 
 REQUESTS, CONNECTIONS = 10_000, 50
 FAILS = json_reply({"error": {"message": "out of memory"}}, b"500 Internal Server Error")
-CHOICE = {"index": 0, "message": {"role": "assistant", "content": "a"}, "finish_reason": "stop"}
+WORKS = json_reply(Model("").reply())
 
 
 async def ask(made: Way, count: int) -> None:
@@ -43,7 +44,7 @@ async def test_a_storm_sends_one_notification_and_one_recovery(tmp_path: Path, m
     async def handler(upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             await upstream.read_request(reader)
-            writer.write(FAILS if fails else json_reply({"id": "chatcmpl-1", "model": "m", "choices": [CHOICE]}))
+            writer.write(FAILS if fails else WORKS)
             await writer.drain()
 
     with receiver() as hook:
