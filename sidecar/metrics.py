@@ -105,6 +105,8 @@ class Live:
     counter_disagreements: Mapping[str, int] = field(default_factory=dict)
     #: Streams whose first content came later than first_byte_limit_s, since the start.
     late_streams: int = 0
+    #: Requests that an upstream failed, since the start; one that refuses a wrong request (4xx) fails none.
+    failures: int = 0
     #: p95 with speculation / p95 without, at like concurrency; None while that is not known.
     latency_ratio: float | None = None
     #: By how much the event loop was late, at most, in the last minute.
@@ -445,6 +447,11 @@ def _live_families(live: Live) -> Iterator[Metric]:
         "specwatch_late_streams",
         "Streams with speculation whose first content came later than first_byte_limit_s.",
         value=live.late_streams,
+    )
+    yield CounterMetricFamily(
+        "specwatch_failures",
+        "Requests that an upstream failed: a 5xx, no reply, a cut one or a timeout.",
+        value=live.failures,
     )
     if live.latency_ratio is not None:
         yield GaugeMetricFamily(

@@ -46,6 +46,7 @@ class Recent:
         self.late = Lately(LATE_S)
         #: Since the start.
         self.late_streams = 0
+        self.failures = 0
         self._limit_s = first_byte_limit_s
 
     def add(self, record: Record, now: float) -> None:
@@ -55,6 +56,7 @@ class Recent:
             self.goal.add(record, now)
         elif engine_failed(record):
             self.errors.add(now)
+            self.failures += 1
         if came_late(record, self._limit_s) and side_of(record) is Side.SPECULATIVE:
             self.late.add(now)
             self.late_streams += 1

@@ -482,6 +482,7 @@ class Recorder:
             counter_resets=self.counters.resets,
             counter_disagreements=self.counters.disagreements,
             late_streams=self.recent.late_streams,
+            failures=self.recent.failures,
             latency_ratio=None if compared is None else compared[1].ratio,
             loop_lag_s=self.lag.longest(time.monotonic()),
             alerts=self.alerting.counts(),

@@ -162,9 +162,10 @@ def test_alerts_and_notifications() -> None:
 
 
 def test_the_sidecar_tells_of_itself() -> None:
-    read = samples(made(dataclasses.replace(LIVE, late_streams=4, loop_lag_s=0.25)))
+    read = samples(made(dataclasses.replace(LIVE, late_streams=4, failures=5, loop_lag_s=0.25)))
     assert read["specwatch_build_info", f"version={version('specwatch')}"] == 1
     assert read["specwatch_late_streams_total",] == 4
+    assert read["specwatch_failures_total",] == 5
     assert read["specwatch_event_loop_lag_seconds",] == 0.25
     assert read["process_resident_memory_bytes",] > 1e6
     assert read["process_cpu_seconds_total",] > 0

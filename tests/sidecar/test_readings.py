@@ -298,6 +298,7 @@ def test_the_ratio_takes_fifty_a_side(scene: Scene, baseline: int, expected: flo
 def test_errors_are_those_of_the_engine(scene: Scene, outcome: Outcome, status: int | None, is_error: int) -> None:
     scene.ended(record(), record(outcome=outcome, status=status))
     assert scene.readings("error_rate", "requests") == [is_error / 2, 2]
+    assert b"specwatch_failures_total %d.0" % is_error in scene.recorder.metrics.render()
 
 
 def test_errors_are_forgotten_after_five_minutes(scene: Scene) -> None:
