@@ -5,6 +5,7 @@ The level names the labels that tell series apart: `instance` stands for a sidec
 neither 0 nor NaN.
 """
 
+import re
 from dataclasses import dataclass
 
 #: Windows of the share within 800 ms; burn rates need them all.
@@ -22,6 +23,15 @@ class Record:
     name: str
     expr: str
     about: str
+    #: Metrics of `expr` whose label tells the series of the record apart.
+    by: tuple[str, ...] = ()
+
+    def inline(self, matchers: str) -> str:
+        """`expr` of the series that the matchers pick."""
+        expr = self.expr
+        for metric in self.by if matchers else ():
+            expr = expr.replace(f"{metric}[", f"{metric}{{{matchers}}}[")
+        return f"({expr})"
 
 
 def under_800ms(window: str) -> str:
@@ -136,6 +146,7 @@ QUALITY = (
         "and resets(specwatch_similarity_count[30m]) == 0",
         "Mean similarity of the pairs. delta and not rate: a cosine below 0 makes the sum fall, which rate takes for a "
         "restart; so after a restart there is no value for half an hour.",
+        by=("specwatch_similarity_sum", "specwatch_similarity_count"),
     ),
     Record(
         "instance:specwatch_replies:increase30m",
@@ -148,6 +159,7 @@ QUALITY = (
         "/ ignoring (flag) group_left ()\n"
         "(instance:specwatch_replies:increase30m > 0)",
         "Of these, the share that looks broken, by what is seen.",
+        by=("specwatch_output_flags_total",),
     ),
 )
 
@@ -165,3 +177,13 @@ GROUPS = {
     "specwatch-latency": LATENCY,
     "specwatch-quality": QUALITY,
 }
+
+_BY_NAME = {record.name: record for records in GROUPS.values() for record in records}
+_NAMED = re.compile(r"(instance\w*:\w+:\w+)(?:\{([^}]*)\})?")
+
+
+def inline(expr: str) -> str:
+    """An expression with what its records stand for, for where no Prometheus records them."""
+    while _NAMED.search(expr):
+        expr = _NAMED.sub(lambda found: _BY_NAME[found[1]].inline(found[2] or ""), expr)
+    return expr
