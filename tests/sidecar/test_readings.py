@@ -242,8 +242,8 @@ def reply(finish_reason: str = "stop", steps: int = 0, accepted: int = 0) -> Eng
     """Verify steps of four draft tokens; no token is there twice."""
     made = EngineRequest("chatcmpl-a-01234567", "chatcmpl-a", GREETING, 9)
     for step in range(steps):
-        made.add([0] * 4, [5 * step + place for place in range(accepted + 1)], 0, 100_000)
-    made.finish_reason = finish_reason
+        made.add([0] * 4, [10 * step + place for place in range(accepted + 1)], 0, 100_000)
+    made.output_tokens, made.finish_reason = steps * (accepted + 1), finish_reason
     return made
 
 
