@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from support.records import figures
+from support.records import acceptances, figures
 from support.records import record as any_record
 
 from sidecar.probes.acceptance import Counted, CountWindow, TimeWindow, break_even, counted, one
@@ -119,6 +119,20 @@ def test_the_sums_are_those_of_the_last_requests(rows: list[tuple[int, int, int]
     assert interval[1] - interval[0] >= min(2 * 1.96 * error, p, 1 - p) - 1e-9
     window.clear()
     assert (len(window), window.figures().p, window.interval()) == (0, None, None)
+
+
+@given(st.lists(acceptances, max_size=40), st.integers(1, 10))
+def test_truncation_is_that_of_the_requests_that_tell(found: list[Acceptance], size: int) -> None:
+    window, told = CountWindow(size), []
+    for each in found:
+        if window.add(any_record(acceptance=each)):
+            told.append(each)
+    told = [each for each in told[-size:] if each.rejected_at is not None]
+    steps = sum(each.verify_steps or 0 for each in told)
+    cut = sum(sum(each.rejected_at or ()) for each in told)
+    first = sum((each.rejected_at or (0,))[0] for each in told)
+    assert window.truncation_rate == (cut / steps if steps else None)
+    assert window.first_position_share == (first / cut if cut else None)
 
 
 def test_a_time_window_forgets_by_the_clock() -> None:
