@@ -123,11 +123,9 @@ def test_the_sums_are_those_of_the_last_requests(rows: list[tuple[int, int, int]
 
 @given(st.lists(acceptances, max_size=40), st.integers(1, 10))
 def test_truncation_is_that_of_the_requests_that_tell(found: list[Acceptance], size: int) -> None:
-    window, told = CountWindow(size), []
-    for each in found:
-        if window.add(any_record(acceptance=each)):
-            told.append(each)
-    told = [each for each in told[-size:] if each.rejected_at is not None]
+    window = CountWindow(size)
+    in_window = [each for each in found if window.add(any_record(acceptance=each))][-size:]
+    told = [each for each in in_window if each.rejected_at is not None]
     steps = sum(each.verify_steps or 0 for each in told)
     cut = sum(sum(each.rejected_at or ()) for each in told)
     first = sum((each.rejected_at or (0,))[0] for each in told)
