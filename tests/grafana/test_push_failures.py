@@ -98,6 +98,15 @@ def test_not_found_where_something_should_be(server: GrafanaServer, root: Path, 
     assert line(pushed(server.url, root), server.url).startswith(f"{doing}: ")
 
 
+@pytest.mark.parametrize("path", ["/api/folders/specwatch", "/api/dashboards/uid/specwatch-latency", GROUP])
+def test_a_page_for_what_is_looked_for_does_not_mean_that_there_is_none(
+    server: GrafanaServer, root: Path, path: str
+) -> None:
+    server.faults.append(Fault("GET", path, 404, b"<html>404 page not found", PAGE, times=1))
+    assert ": not found (HTTP 404); give --url as the browser shows" in line(pushed(server.url, root), server.url)
+    assert not pushed(server.url, root).failures
+
+
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize(
     ("body", "headers"),
@@ -192,6 +201,7 @@ def test_no_answer_in_time(server: GrafanaServer, root: Path) -> None:
     finally:
         until.set()
     assert said.startswith("looking for folder specwatch: no answer within 0.2 s; look whether Grafana is well")
+    assert Grafana(target(server.url, ADMIN, timeout_s=0.2)).api.client.timeout == 0.2
 
 
 def test_a_certificate_that_nobody_trusts(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
