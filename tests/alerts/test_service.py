@@ -217,16 +217,17 @@ async def test_an_alert_whose_rule_is_gone_after_a_restart_is_ended(tmp_path: Pa
         assert ("resolved", "Gone", "") in run.told()
 
 
-async def test_what_fires_anew_before_the_restart_is_known_stays_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize("wants_ends", [True, False])
+async def test_what_fires_anew_before_the_past_is_known_stays_so(tmp_path: Path, wants_ends: bool) -> None:
     with receiver() as hook:
-        async with running(tmp_path, [hook_at(hook.url)]) as run:
+        async with running(tmp_path, [hook_at(hook.url, send_resolved=wants_ends)]) as run:
             await run.go(120, LOW)
             (fires,) = run.alerts.alerts()
             before = Alert(fires.labels, {}, Status.RESOLVED, T0 - 500, T0 - 400)
             run.alerts.restore([before], {(before.fingerprint, "hook"): T0 - 450}, run.now)
             await run.go(120, LOW)
             await run.go(120, WELL)
-    assert [body["status"] for body in hook.bodies()] == ["firing", "resolved"]
+    assert [body["status"] for body in hook.bodies()] == ["firing", "resolved"][: 1 + wants_ends]
 
 
 async def test_info_goes_only_where_a_route_asks_for_it(tmp_path: Path) -> None:
