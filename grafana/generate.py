@@ -9,12 +9,12 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from . import boards
+from . import alerting, boards, manifests, rules
 
 ROOM = Path(__file__).parent
 
 #: Each gives the files of one kind: path in this room -> text.
-PARTS: tuple[Callable[[], Mapping[str, str]], ...] = (boards.files,)
+PARTS: tuple[Callable[[], Mapping[str, str]], ...] = (boards.files, rules.files, alerting.files, manifests.files)
 
 
 def files() -> dict[str, str]:

@@ -298,10 +298,13 @@ def _shipped() -> dict[str, Meta]:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Indents lists, as everybody writes them by hand."""
+    """Indents lists, and repeats what is there twice, as one writes by hand."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, False)
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
