@@ -11,6 +11,8 @@ _MOST_BYTES = 1_048_576
 _MOST_NODES = 100_000
 _TEXT, _MERGE = "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"
 
+_WORD = re.compile(r"[a-z_-]{1,24}|[A-Z][a-z]{0,15}(?:-[A-Z][a-z]{0,15})*")
+
 
 class ConfigError(Exception):
     """A file that cannot be used. One line an error: file, key path, what is wrong, what to do."""
@@ -53,8 +55,8 @@ def parse(text: str, name: str) -> Any:
 
 
 def shown_key(key: object) -> str:
-    """A key in an error. One that does not look like a name may be a value in the wrong place."""
-    return str(key) if re.fullmatch(r"[A-Za-z_-]{1,40}", str(key)) else "…"
+    """A key in an error. One that does not look like a word may be a value in the wrong place."""
+    return str(key) if _WORD.fullmatch(str(key)) else "…"
 
 
 def _harmless(problem: str) -> str:

@@ -275,6 +275,8 @@ LEAKS = [
     # Where a quote, a bracket or a space is missing.
     "receivers: [{name: x, type: webhook, url: S: S}]",
     "receivers: [{name: x, type: webhook, 'http://h/S'}]",
+    "receivers: [{name: x, type: webhook, hunter2ABC}]",
+    "receivers: [{name: x, type: webhook, tokenS}]",
     "receivers: [{name: x, type: webhook, url: 'S}]",
     'receivers: [{name: x, type: webhook, token: "S\\q"}]',
     "receivers: [{name: x, type: webhook, token: *S}]",
@@ -293,12 +295,14 @@ LEAKS = [
 
 
 @pytest.mark.parametrize("text", LEAKS)
-def test_errors_show_no_secret(text: str, tmp_path: Path) -> None:
+def test_errors_show_no_secret(text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
     secret = "xoxb-17-hunter2"
     (tmp_path / "secret").write_text(secret)
     with pytest.raises(ConfigError) as caught:
         load(written(tmp_path, text.replace("S", secret)))
     assert "hunter2" not in str(caught.value)
+    assert "hunter2" not in caplog.text
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
 
