@@ -3,7 +3,6 @@
 import asyncio
 import re
 import threading
-from typing import Any
 
 import apprise
 
@@ -16,6 +15,8 @@ from .thread import in_thread
 
 #: Threads that may be waiting for a service, those given up too.
 _MOST_THREADS = 4
+#: Nothing of its own on disk, no threads of its own, no redirects: what it is sent may hold a token.
+_ASSET = apprise.AppriseAsset(async_mode=False, http_redirects=False, service_timeout=0)
 _TYPES = {Severity.CRITICAL: "failure", Severity.WARNING: "warning", Severity.INFO: "info"}
 
 
@@ -26,7 +27,7 @@ class AppriseNotifier:
         self._free = threading.BoundedSemaphore(_MOST_THREADS)
         self._apprise = apprise.Apprise()
         with quiet():
-            service = apprise.Apprise.instantiate(config.url.get_secret_value(), asset=_asset())
+            service = apprise.Apprise.instantiate(config.url.get_secret_value(), asset=_ASSET)
         if service is None:
             raise ValueError(f"receiver {config.name}: is no address Apprise knows")
         if "overflow=" not in config.url.get_secret_value():
@@ -73,11 +74,3 @@ class AppriseNotifier:
         if codes[-1] >= 500:
             return NotifyError(Reason.SERVER_ERROR, said)
         return NotifyError(Reason.REJECTED, said, recoverable=False)
-
-
-def _asset() -> Any:
-    """Nothing of its own on disk, no threads of its own, no redirects: what it is sent may hold a token."""
-    try:
-        return apprise.AppriseAsset(async_mode=False, http_redirects=False, service_timeout=0)
-    except (AttributeError, TypeError):  # Apprise before 2 has neither redirects nor timeouts to set
-        return apprise.AppriseAsset(async_mode=False)
