@@ -227,3 +227,81 @@ def test_every_alert_has_cases_and_mutations() -> None:
     }
     assert alerts == {*CASES, "SpecwatchSidecarDown"}
     assert {alert for alert, _, _ in MUTATIONS} == set(CASES)
+
+
+#: File of tests written by hand, text of rules.yml, and what that is changed to.
+RECORD_MUTATIONS = [
+    ("c31", "histogram_quantile(0.95, rate", "histogram_quantile(0.9, rate"),
+    ("c31", 'arm="baseline"}[1h]))) > 0)', 'arm="speculative"}[1h]))) > 0)'),
+    (
+        "c31",
+        'and (sum without (arm) (increase(specwatch_request_latency_seconds_count{arm="baseline"}[1h])) >= 50)',
+        "",
+    ),
+    (
+        "c31",
+        'and (sum without (arm) (increase(specwatch_request_latency_seconds_count{arm="speculative"}[1h])) >= 50)',
+        "",
+    ),
+    (
+        "c31",
+        "(rate(specwatch_request_latency_seconds_count[5m])) > 0)",
+        "(rate(specwatch_request_latency_seconds_count[5m])))",
+    ),
+    ("c31", "(rate(specwatch_draft_tokens_total[5m])) > 0)", "(rate(specwatch_draft_tokens_total[5m])))"),
+    ("c31", "(rate(specwatch_truncations_total[30m])) > 0)", "(rate(specwatch_truncations_total[30m])))"),
+    ("c31", "(delta(specwatch_similarity_count[30m]) > 0)", "delta(specwatch_similarity_count[30m])"),
+    ("c31", "(instance:specwatch_replies:increase30m > 0)", "instance:specwatch_replies:increase30m"),
+    (
+        "records",
+        "sum without (upstream, scenario) (rate(specwatch_accepted",
+        "sum without (upstream) (rate(specwatch_accepted",
+    ),
+    ("records", "sum without (upstream, scenario)", "sum without (upstream, scenario, instance)"),
+    ("records", 'arm=~"speculative|probe"', 'arm=~"speculative|probe|baseline"'),
+    ("records", 'arm=~"speculative|probe",outcome="ok"', 'arm=~"speculative|probe"'),
+    ("records", 'position="1"', 'position="2"'),
+    ("records", 'fate="joined"', 'fate=~".*joined"'),
+    ("records", "without (arm, le)", "without (le)"),
+    ("records", 'le="0.8"', 'le="1.0"'),
+    ("records", ">= bool 0.95", ">= bool 0.5"),
+    ("records", "1.96", "1.64"),
+    ("sidecar", "or absent", "unless absent"),
+    ("sidecar", 'job="specwatch"', 'job="other"'),
+    ("sidecar", "delta(specwatch_similarity_sum", "increase(specwatch_similarity_sum"),
+    ("sidecar", "and resets(specwatch_similarity_count[30m]) == 0", ""),
+    ("sidecar", "%.3f", "%.2f"),
+    ("burn", "and instance:specwatch_latency_under_800ms:ratio_rate5m < 0.28", ""),
+    (
+        "burn",
+        "instance:specwatch_latency_under_800ms:ratio_rate1h < 0.28",
+        "instance:specwatch_latency_under_800ms:ratio_rate5m < 0.28",
+    ),
+    ("burn_long", "and instance:specwatch_latency_under_800ms:ratio_rate30m < 0.7", ""),
+    (
+        "burn_long",
+        "instance:specwatch_latency_under_800ms:ratio_rate6h < 0.7",
+        "instance:specwatch_latency_under_800ms:ratio_rate30m < 0.7",
+    ),
+    ("burn_long", "and instance:specwatch_latency_under_800ms:ratio_rate2h < 0.95", ""),
+    (
+        "burn_long",
+        "instance:specwatch_latency_under_800ms:ratio_rate3d < 0.95",
+        "instance:specwatch_latency_under_800ms:ratio_rate2h < 0.95",
+    ),
+]
+
+
+@needs_promtool
+@pytest.mark.parametrize(("tests", "old", "new"), RECORD_MUTATIONS)
+def test_nor_can_a_part_of_a_record(tests: str, old: str, new: str, tmp_path: Path) -> None:
+    text = RULES.read_text()
+    assert old in text
+    (tmp_path / "rules.yml").write_text(text.replace(old, new))
+    written = (Path(__file__).parent / "rules" / f"{tests}.yml").read_text()
+    assert "../../../grafana/rules.yml" in written
+    file = tmp_path / "tests.yml"
+    file.write_text(written.replace("../../../grafana/rules.yml", "rules.yml"))
+    code, words = run("promtool", "test", "rules", file)
+    assert code == 1, f"nobody noticed {old} -> {new}"
+    assert "FAILED" in words
