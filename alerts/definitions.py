@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictBool
 
@@ -47,7 +47,7 @@ class RuleEntry(Strict):
     keep_firing_for_s: Duration | None = Field(default=None, alias="keep_firing_for")
     severity: Severity | None = None
     #: Added to those shipped, by name; an empty one takes the shipped one away, as an empty label is none.
-    labels: dict[Name, Text] = Field(default_factory=dict)
+    labels: dict[Name, Annotated[Text, Field(max_length=1000)]] = Field(default_factory=dict)
     annotations: dict[Name, Text] = Field(default_factory=dict)
 
 
@@ -117,7 +117,7 @@ def faults(rule: Rule) -> Iterator[str]:
 
 def filled(text: str, values: Mapping[str, str]) -> str:
     """`text` with `{{ name }}` replaced. What is put in is not looked at again."""
-    return _PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), text)
+    return _PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), text) if "{{" in text else text
 
 
 def _no_rule_of_its_own(entry: RuleEntry, base: Mapping[str, Rule]) -> str | None:

@@ -75,6 +75,8 @@ def _name(value: str) -> str:
 def _printable(value: str) -> str:
     if any(ord(character) < 32 and character not in "\n\t" for character in value):
         raise ValueError("holds a control character")
+    if any("\ud800" <= character <= "\udfff" for character in value):
+        raise ValueError("holds half a character, as \\ud800")
     return value
 
 

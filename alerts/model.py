@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 
 #: Readings of one moment: (kind of group, its value) -> {reading: number, None where it is not known}. All traffic is
 #: ("", ""), another group as ("scenario", "billing"). A reading that is not there is not known either.
@@ -57,7 +58,12 @@ class Alert:
 
 def fingerprint(labels: Mapping[str, str]) -> str:
     """16 hex digits, the same for the same labels in any order and any process."""
-    text = "\x00".join(f"{name}\x01{value}" for name, value in sorted(labels.items()))
+    return _digest(tuple(labels.items()))
+
+
+@lru_cache(maxsize=4096)  # of the alerts there are, for each look at them
+def _digest(labels: tuple[tuple[str, str], ...]) -> str:
+    text = "\x00".join(f"{name}\x01{value}" for name, value in sorted(labels))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

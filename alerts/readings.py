@@ -39,7 +39,7 @@ class Reading:
 
 _TABLE = (
     # The last 100 requests that speculated, of all traffic or of one slice.
-    (_WINDOWS, "acceptance_rate", Unit.RATIO, "accepted / drafted tokens (by `acceptance_definition`)"),
+    (_WINDOWS, "acceptance_rate", Unit.RATIO, "accepted / drafted tokens, pooled; it falls as k grows"),
     (_WINDOWS, "acceptance_rate_per_token", Unit.RATIO, "accepted / judged tokens, comparable across k"),
     (_WINDOWS, "acceptance_rate_high", Unit.RATIO, "upper end of the 95 % interval of acceptance_rate"),
     (_WINDOWS, "window_requests", Unit.REQUESTS, "requests in the window, at most 100"),
@@ -91,6 +91,13 @@ _TABLE = (
 READINGS: Mapping[str, Reading] = MappingProxyType(
     {name: Reading(name, unit, meaning, kinds) for kinds, name, unit, meaning in _TABLE}
 )
+
+#: Readings that say of how many requests or pairs others are. Too few are too little data.
+SAMPLE_SIZES = frozenset(name for name, each in READINGS.items() if each.unit is Unit.REQUESTS) | {
+    "window_draft_tokens",
+    "similarity_pairs",
+    "replay_pairs",
+}
 
 
 def shown(name: str, value: float | None) -> str:

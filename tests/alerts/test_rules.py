@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alerts.definitions import Rule, filled, shipped
-from alerts.expression import parse
+from alerts.expression import Expression, parse
 from alerts.model import Alert, Event, Happening, Severity, Status
 from alerts.rules import GIVEN_UP_S, MOST_GROUPS, Evaluator
 
@@ -129,6 +129,57 @@ def test_groups_that_fire_are_bounded() -> None:
     assert len(evaluator.evaluate(looked, 1000)) == len(evaluator.alerts()) == MOST_GROUPS
     assert len(evaluator.evaluate({("scenario", "0"): {"acceptance_rate": 0.9}}, 1015)) == 1
     assert len(evaluator.evaluate(looked, 1030)) == 1
+
+
+def test_groups_that_vanished_keep_no_place_from_others() -> None:
+    evaluator = Evaluator([BY_SCENARIO], instance="one")
+    names = [str(n) for n in range(MOST_GROUPS)]
+    for at, seen in ((1000, names[:1]), (1015, names[1:]), (1030, names[2:])):
+        evaluator.evaluate({("scenario", name): {"acceptance_rate": 0.5} for name in seen}, at)
+    new = {("scenario", "billing"): {"acceptance_rate": 0.5}}
+    ended, fired = evaluator.evaluate({("scenario", "2"): {"acceptance_rate": 0.5}, **new}, 1045)
+    assert (ended.what, ended.alert.labels["scenario"]) == (Happening.RESOLVED, "0"), "the one longest without data"
+    assert ended.alert.annotations["given_up"] == "no data, and others need its place"
+    assert (fired.what, fired.alert.labels["scenario"]) == (Happening.FIRING, "billing")
+    assert len(evaluator.alerts()) == MOST_GROUPS
+
+
+GUARDED = dataclasses.replace(AT_ONCE, expr=parse("acceptance_rate < 0.65 and window_requests >= 50"))
+
+
+@pytest.mark.parametrize(
+    ("name", "expr", "fires_by", "then", "status"),
+    [
+        ("bad, of too few", GUARDED.expr, (0.3, 100), (0.3, 3), "stale"),
+        ("good, of too few", GUARDED.expr, (0.3, 100), (0.9, 3), "over"),
+        ("good, of enough", GUARDED.expr, (0.3, 100), (0.9, 50), "over"),
+        ("bad, of enough", GUARDED.expr, (0.3, 100), (0.3, 50), "firing"),
+        ("a rule about their number", parse("window_requests > 50"), (0.3, 100), (0.3, 3), "over"),
+        ("for few alone", parse("acceptance_rate < 0.65 and window_requests < 50"), (0.3, 3), (0.3, 99), "over"),
+    ],
+)  # fmt: skip
+def test_too_few_requests_are_no_recovery(
+    name: str, expr: Expression, fires_by: tuple[float, float], then: tuple[float, float], status: str
+) -> None:
+    evaluator = Evaluator([dataclasses.replace(GUARDED, expr=expr)], instance="one")
+    for at, (rate, requests) in ((1000, fires_by), (1015, then)):
+        evaluator.evaluate({("", ""): {"acceptance_rate": rate, "window_requests": requests}}, at)
+    (alert,) = evaluator.alerts() or [None]
+    assert ("over" if alert is None else "stale" if alert.stale else alert.status) == status, name
+
+
+def test_a_clock_set_back_makes_nothing_wait_for_longer() -> None:
+    evaluator = Evaluator([LOW], instance="one")
+    low, well = {("", ""): {"acceptance_rate": 0.5}}, {("", ""): {"acceptance_rate": 0.9}}
+    assert evaluator.evaluate(low, 90_015) == []
+    assert evaluator.evaluate(low, 15) == [], "a day back, by which nothing is older"
+    assert evaluator.evaluate(low, 30) == []
+    (fired,) = evaluator.evaluate(low, 45)
+    assert fired.alert.starts_at == 15
+    evaluator.evaluate(well, 60)
+    evaluator.evaluate(well, 10)
+    assert evaluator.evaluate(well, 39) == []
+    assert [event.what for event in evaluator.evaluate(well, 40)] == [Happening.RESOLVED]
 
 
 def test_a_clock_set_back_ends_no_alert_before_it_began() -> None:
