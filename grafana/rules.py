@@ -20,7 +20,8 @@ _DEFAULTS = Path(__file__).parents[1] / "alerts" / "defaults.yaml"
 
 _HEAD = """\
 # Recording and alerting rules for Prometheus 2.42 and later; made by grafana/generate.py, so change them there.
-# The alerts are the sidecar's own (alerts/RUNBOOK.md tells what to do); have one of the two notify you, not both.
+# The alerts are the sidecar's own (alerts/RUNBOOK.md tells what to do); have one of the two notify you, not both. Scrape
+# every 15 s or so: the shortest window is a minute.
 #
 # No traffic, or no data, raises none of them. It does not end them where the figure is one of the sidecar's own, as the
 # acceptance rate of the last 100 requests, which stands still then. Where it is a share of a time window, no data ends
