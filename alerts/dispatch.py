@@ -10,6 +10,7 @@ waits for the next change or repeat.
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from .config import Alertmanager, Command, Config, Receiver, Route
 from .message import Notification, Why, in_order
@@ -24,6 +25,17 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S, MOST_RETRY_AFTER_S = 1.0, 60.0, 3600.0
 RESOLVED_KEPT_S = 86_400.0
 #: Alertmanager groups by itself; it forgets what it is not told of again.
 ALERTMANAGER_REPEAT_S = 60.0
+
+
+class Told(NamedTuple):
+    """The last that a receiver was told of an alert."""
+
+    at: float
+    #: Start of the alert that was told.
+    starts_at: float
+    #: That it is over.
+    over: bool
+
 
 #: Place of a route, values of `group_by`.
 _Id = tuple[str, tuple[str | None, ...]]
@@ -87,6 +99,7 @@ class Dispatcher:
         self._held: dict[str, float] = {}
         #: Receivers whose last notification failed.
         self._failing: set[str] = set()
+        self._looked_at = float("-inf")
 
     def update(self, alerts: Iterable[Alert], now: float) -> None:
         """Take in how alerts are. One that is left out is as it was."""
@@ -97,25 +110,27 @@ class Dispatcher:
             for group in self._groups_of(alert, now):
                 self._put(group, key, alert)
 
-    def restore(self, alerts: Iterable[Alert], notified: Mapping[tuple[str, str], float], now: float) -> None:
-        """Alerts of before a restart. `notified`: (fingerprint, receiver) -> when it was last told of that alert."""
+    def restore(self, alerts: Iterable[Alert], notified: Mapping[tuple[str, str], Told], now: float) -> None:
+        """Alerts of before a restart. `notified`: (fingerprint, receiver) -> what it was told of that alert last."""
         for alert in alerts:
             if alert.status is Status.PENDING:
                 continue
             key = alert.fingerprint
             for group in self._groups_of(alert, now):
-                at = notified.get((key, group.receiver.name))
-                # A notification of before the alert began was of another time that it fired.
-                if at is not None and at >= alert.starts_at and (alert.ends_at is None or at < alert.ends_at):
+                told = notified.get((key, group.receiver.name))
+                # What is told of ends takes an alert that began anew in between for the same.
+                same = told is not None and (group.receiver.send_resolved or told.starts_at == alert.starts_at)
+                if told is not None and same and not told.over:
                     group.told.add(key)
-                    group.told_at = max(group.told_at, at)
+                    group.told_at = max(group.told_at, min(told.at, now))
                 self._put(group, key, alert)
-        for (_, name), at in notified.items():
+        for (_, name), told in notified.items():
             if isinstance(receiver := self._receivers.get(name), Command):
-                self._held[name] = max(self._held.get(name, 0.0), at + receiver.min_interval_s)
+                self._held[name] = max(self._held.get(name, 0.0), min(told.at, now) + receiver.min_interval_s)
 
     def due(self, now: float) -> list[Notification]:
         """What is to be sent now. Each must come back to `done`, however it ends."""
+        self._keep_up(now)
         ready: list[Notification] = []
         free = [group for group in self._groups.values() if group.in_flight is None and now >= group.next_at]
         for group in sorted(free, key=lambda each: each.next_at):
@@ -142,6 +157,18 @@ class Dispatcher:
             if alert.status is Status.RESOLVED and key not in group.told:
                 group.forget(key)
         return events
+
+    def _keep_up(self, now: float) -> None:
+        """A clock that was set back must not make what waits wait for so much longer."""
+        back, self._looked_at = self._looked_at - now, now
+        if back <= 0:
+            return
+        for group in self._groups.values():
+            group.next_at -= back
+            group.told_at -= back
+            if group.refused is not None:
+                group.refused = group.refused[0], group.refused[1] - back
+        self._held = {name: until - back for name, until in self._held.items()}
 
     def _notification(self, group: _Group, why: Why, now: float) -> Notification:
         receiver = group.receiver
@@ -185,7 +212,17 @@ class Dispatcher:
         self._failing.discard(notification.receiver)
         if notification.why is Why.REPEAT and not isinstance(group.receiver, Alertmanager):
             news = list(notification.alerts)
-        return [Event(now, Happening.NOTIFIED, alert, notification.receiver, notification.why.value) for alert in news]
+        return [
+            Event(
+                now,
+                Happening.NOTIFIED,
+                alert,
+                notification.receiver,
+                # By this a restart knows what the receiver believes.
+                (Why.RESOLVED if alert.status is Status.RESOLVED else notification.why).value,
+            )
+            for alert in news
+        ]
 
     def _failed(self, group: _Group, notification: Notification, error: NotifyError, now: float) -> list[Event]:
         if error.recoverable:

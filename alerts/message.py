@@ -126,21 +126,21 @@ def text(notification: Notification) -> str:
 def sentence(alert: Alert) -> str:
     """One alert for people: what, since when, and what its annotations say."""
     own = {name: value for name, value in alert.labels.items() if name not in ("alertname", "severity")}
-    about = _line(", ".join(f"{name}={value}" for name, value in own.items()))
+    about = line(", ".join(f"{name}={value}" for name, value in own.items()))
     since = f"since {rfc3339(alert.starts_at)}"
     if alert.ends_at is not None:
         since = f"from {rfc3339(alert.starts_at)} to {rfc3339(alert.ends_at)}"
     lines = [f"{alert.status.value}: {alert.name} ({alert.severity.value}) {since}", about]
     annotations = short(alert.annotations)
     for name in ("summary", "description", "runbook"):
-        lines += [_line(line) for line in annotations.get(name, "").splitlines()]
-    return "\n".join(line for line in lines if line)
+        lines += [line(part) for part in annotations.get(name, "").splitlines()]
+    return "\n".join(part for part in lines if part)
 
 
-def _line(text: str) -> str:
+def line(text: str) -> str:
     """One line of bounded length: clients name scenarios, and so labels."""
-    line = "".join(each if each.isprintable() else " " for each in text[: MOST_CHARACTERS + 1])
-    return line if len(line) <= MOST_CHARACTERS else f"{line[: MOST_CHARACTERS - 1]}…"
+    shown = "".join(each if each.isprintable() else " " for each in text[: MOST_CHARACTERS + 1])
+    return shown if len(shown) <= MOST_CHARACTERS else f"{shown[: MOST_CHARACTERS - 1]}…"
 
 
 def short(annotations: Mapping[str, str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from .config import Config
-from .dispatch import Dispatcher
+from .dispatch import Dispatcher, Told
 from .message import Notification
 from .model import Alert, Event, Readings, Status
 from .notifiers import build
@@ -66,10 +66,10 @@ class Alerts:
         for notification in self._dispatcher.due(now):
             self._spawn(self._send(notification), f"notify {notification.receiver}")
 
-    def restore(self, alerts: Iterable[Alert], notified: Mapping[tuple[str, str], float], now: float) -> None:
+    def restore(self, alerts: Iterable[Alert], notified: Mapping[tuple[str, str], Told], now: float) -> None:
         """Take up what was before a restart: alerts that fired, and those resolved in the last day.
 
-        `notified`: (fingerprint, receiver) -> when it was last told of that alert. May come after the first looks.
+        `notified`: (fingerprint, receiver) -> what it was told of that alert last. May come after the first looks.
         """
         before = list(alerts)
         ended = self._evaluator.restore(before, now)

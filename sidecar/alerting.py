@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from alerts.config import Config
-from alerts.dispatch import RESOLVED_KEPT_S
-from alerts.message import in_order
+from alerts.dispatch import RESOLVED_KEPT_S, Told
+from alerts.message import Why, in_order, line
 from alerts.model import Alert, Event, Happening, Readings, Severity, Status
 from alerts.notifiers.error import Reason
 from alerts.service import SENT, Alerts
@@ -42,11 +42,12 @@ class Alerting:
         readings: Callable[[float, float], Readings],
     ) -> None:
         self._config = config
-        self._instance = instance
+        # As the database will have it: labels are what alerts are known by after a restart.
+        self._instance = clean(instance)
         self._writer = writer
         self._reader = reader
         self._readings = readings
-        self._alerts = Alerts(config, instance=instance, spawn=spawn, told=self._told)
+        self._alerts = Alerts(config, instance=self._instance, spawn=spawn, told=self._told)
         self._restored = False
         self._complaints: set[str] = set()
 
@@ -160,25 +161,24 @@ class Alerting:
             self._alerts.restore(*_known(rows), time.time())
 
 
-def _known(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Alert], dict[tuple[str, str], float]]:
-    """Alerts that fire or were resolved, and when each receiver was last told of each, by its fingerprint."""
+def _known(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Alert], dict[tuple[str, str], Told]]:
+    """Alerts that fire or were resolved, and what each receiver was told last of each, by its fingerprint."""
     found: list[Alert] = []
-    notified: dict[tuple[str, str], float] = {}
+    notified: dict[tuple[str, str], Told] = {}
     for row in rows:
-        at = row["at"].timestamp()
+        at, starts_at = row["at"].timestamp(), row["starts_at"].timestamp()
         if row["event"] == Happening.NOTIFIED:
-            notified[row["fingerprint"], row["receiver"]] = at
+            notified[row["fingerprint"], row["receiver"]] = Told(at, starts_at, row["detail"] == Why.RESOLVED)
             continue
         ends_at = at if row["event"] == Happening.RESOLVED else None
         status = Status.FIRING if ends_at is None else Status.RESOLVED
-        starts_at = row["starts_at"].timestamp()
         found.append(Alert(row["labels"], row["annotations"], status, starts_at, ends_at, row["value"]))
     return found, notified
 
 
 def _words(alert: Alert) -> str:
     own = {name: value for name, value in alert.labels.items() if name not in ("alertname", "severity", "instance")}
-    return f"{alert.name} ({alert.severity}){own or ''}: {alert.annotations.get('summary', '')}"
+    return f"{alert.name} ({alert.severity}){own or ''}: {line(alert.annotations.get('summary', ''))}"
 
 
 def _active(alert: Alert) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from support.alerts import T0, alert, config, webhook
 
 from alerts.config import Alertmanager, Command, Route
-from alerts.dispatch import ALERTMANAGER_REPEAT_S, MOST_AT_ONCE, RESOLVED_KEPT_S, Dispatcher
+from alerts.dispatch import ALERTMANAGER_REPEAT_S, MOST_AT_ONCE, RESOLVED_KEPT_S, Dispatcher, Told
 from alerts.message import Notification, Why
 from alerts.model import Alert, Event, Happening, Status
 from alerts.notifiers.error import NotifyError, Reason
@@ -335,36 +335,63 @@ def at(seconds: float) -> float:
     return T0 + seconds
 
 
-RESTARTS: list[tuple[str, Alert, dict[str, float], list[tuple[float, Why]]]] = [
-    ("told before", alert(), {"hook": at(10)}, [(310, Why.REPEAT)]),
+def knows(seconds: float, starts_at: float = T0, over: bool = False) -> Told:
+    return Told(at(seconds), starts_at, over)
+
+
+OVER = alert(status=RESOLVED, ends_at=at(100))
+RESTARTS: list[tuple[str, Alert, dict[str, Told], list[tuple[float, Why]]]] = [
+    ("told before", alert(), {"hook": knows(10)}, [(310, Why.REPEAT)]),
+    ("told before, by a clock that was ahead", alert(), {"hook": knows(90_000)}, [(510, Why.REPEAT)]),
     ("not told before", alert(), {}, [(210, Why.FIRST)]),
-    ("told of another time", alert(starts_at=at(50)), {"hook": at(10)}, [(210, Why.FIRST)]),
-    ("another was told", alert(), {"other": at(10)}, [(210, Why.FIRST)]),
-    ("over, and not told so", alert(status=RESOLVED, ends_at=at(100)), {"hook": at(10)}, [(210, Why.RESOLVED)]),
-    ("over, and told so", alert(status=RESOLVED, ends_at=at(100)), {"hook": at(130)}, []),
-    ("over, and never told", alert(status=RESOLVED, ends_at=at(100)), {}, []),
-]
+    ("told of its last end", alert(starts_at=at(50)), {"hook": knows(40, over=True)}, [(210, Why.FIRST)]),
+    ("began anew, and its end was not told", alert(starts_at=at(50)), {"hook": knows(10)}, [(310, Why.REPEAT)]),
+    ("another was told", alert(), {"other": knows(10)}, [(210, Why.FIRST)]),
+    ("over, and not told so", OVER, {"hook": knows(10)}, [(210, Why.RESOLVED)]),
+    ("over, while it was told that it fires", OVER, {"hook": knows(101)}, [(210, Why.RESOLVED)]),
+    ("over, and told so", OVER, {"hook": knows(130, over=True)}, []),
+    ("over, and never told", OVER, {}, []),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("before", "told", "sent"), [case[1:] for case in RESTARTS], ids=[case[0] for case in RESTARTS]
+    ("before", "known", "sent"), [case[1:] for case in RESTARTS], ids=[case[0] for case in RESTARTS]
 )
 def test_after_a_restart_nobody_is_told_twice_and_nothing_is_left_open(
-    before: Alert, told: dict[str, float], sent: list[tuple[float, Why]]
+    before: Alert, known: dict[str, Told], sent: list[tuple[float, Why]]
 ) -> None:
     r = run(group_wait_s=10, group_interval_s=50, repeat_interval_s=300)
-    r.dispatcher.restore([before], {(before.fingerprint, name): when for name, when in told.items()}, at(200))
-    found = r.first(200, 350, 10)
+    r.dispatcher.restore([before], {(before.fingerprint, name): each for name, each in known.items()}, at(200))
+    found = r.first(200, 550, 10)
     assert ([(found[0], found[1].why)] if found else []) == sent
+
+
+def test_after_a_restart_one_that_hears_of_no_ends_is_told_of_each_start() -> None:
+    for starts_at, sent in ((T0, 0), (at(50), 1)):
+        r = Run(Dispatcher(config(webhook(send_resolved=False), group_wait_s=0)))
+        before = alert(starts_at=starts_at)
+        r.dispatcher.restore([before], {(before.fingerprint, "hook"): knows(10)}, at(200))
+        assert len(r.send(200)) == sent
 
 
 def test_after_a_restart_a_command_still_waits() -> None:
     r = Run(Dispatcher(config(command(), group_wait_s=0)))
-    r.dispatcher.restore([], {("0123456789abcdef", "retrain"): at(0)}, at(60))
+    r.dispatcher.restore([], {("0123456789abcdef", "retrain"): knows(0)}, at(60))
     r.tell(60, alert())
     found = r.first(60, 50_000, 60)
     assert found is not None
     assert found[0] == 6 * 3600
+
+
+def test_a_clock_set_back_makes_nothing_wait_for_longer() -> None:
+    day = 86_400
+    r = Run(Dispatcher(config(webhook(), command(), group_wait_s=10, group_interval_s=60, repeat_interval_s=300)))
+    r.tell(day, alert("A"))
+    assert r.first(day, day + 60, 10) is not None
+    r.tell(15, alert("A"), alert("B"))
+    found = r.first(15, 600, 5)
+    assert found is not None
+    assert found[0] <= 80, "as if the clock had gone on"
 
 
 def test_groups_of_two_routes_are_told_apart_and_named_the_same_after_a_restart() -> None:

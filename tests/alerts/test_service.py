@@ -17,6 +17,7 @@ from support.chain import free_ports
 from support.receiver import Answer, Fault, Reply, Request, receiver
 
 from alerts.config import Config, load
+from alerts.dispatch import Told
 from alerts.model import Alert, Event, Happening, Status
 from alerts.service import SENT, Alerts
 
@@ -190,7 +191,9 @@ async def test_after_a_restart_the_end_is_told_and_nothing_twice(tmp_path: Path)
         assert len(hook.requests) == 1
         (firing,) = run.alerts.alerts()
         notified = {
-            (each.alert.fingerprint, each.receiver): each.at for each in run.events if each.what is Happening.NOTIFIED
+            (each.alert.fingerprint, each.receiver): Told(each.at, each.alert.starts_at, over=False)
+            for each in run.events
+            if each.what is Happening.NOTIFIED
         }
         async with running(tmp_path, [hook_at(hook.url)]) as again:
             again.now = run.now + 30
@@ -209,7 +212,7 @@ async def test_an_alert_whose_rule_is_gone_after_a_restart_is_ended(tmp_path: Pa
             labels = {"alertname": "Gone", "severity": "critical", "instance": "box"}
             gone = Alert(labels, {}, Status.FIRING, T0 - 100)
             over = Alert({**labels, "alertname": "Over"}, {}, Status.RESOLVED, T0 - 100, T0 - 50)
-            told = {(each.fingerprint, "hook"): T0 - 90 for each in (gone, over)}
+            told = {(each.fingerprint, "hook"): Told(T0 - 90, T0 - 100, over=False) for each in (gone, over)}
             run.alerts.restore([gone, over], told, run.now)
             await run.go(120, WELL)
         assert sorted(body["alerts"][0]["labels"]["alertname"] for body in hook.bodies()) == ["Gone", "Over"]
@@ -224,7 +227,7 @@ async def test_what_fires_anew_before_the_past_is_known_stays_so(tmp_path: Path,
             await run.go(120, LOW)
             (fires,) = run.alerts.alerts()
             before = Alert(fires.labels, {}, Status.RESOLVED, T0 - 500, T0 - 400)
-            run.alerts.restore([before], {(before.fingerprint, "hook"): T0 - 450}, run.now)
+            run.alerts.restore([before], {(before.fingerprint, "hook"): Told(T0 - 450, T0 - 500, over=False)}, run.now)
             await run.go(120, LOW)
             await run.go(120, WELL)
     assert [body["status"] for body in hook.bodies()] == ["firing", "resolved"][: 1 + wants_ends]

@@ -65,13 +65,14 @@ class Watched:
         self.config = load_alerts(write(folder, f"defaults: false\nrules:\n{rules}\n{route}"))
         self.readings: Callable[[], Readings] = lambda: {("", ""): {"requests": 5.0}}
         self.tasks = Tasks()
+        self.instance = "here"
         self.writer, self.reader = Writer(self.url, max_age_s=0.02), Reader(self.url)
         self.writer.start()
         self.alerting = self.anew()
 
     def anew(self) -> Alerting:
         """A process that starts."""
-        made = (self.config, "here", self.writer, self.reader, self.tasks.spawn)
+        made = (self.config, self.instance, self.writer, self.reader, self.tasks.spawn)
         return Alerting(*made, lambda now, monotonic: self.readings())
 
     def look(self, now: float, **readings: float | None) -> None:
@@ -227,6 +228,7 @@ async def test_names_that_no_database_takes_are_the_same_after_a_restart(watched
     rule = "{alert: Poor, by: scenario, expr: acceptance_rate < 0.5, severity: info}"
     watched.config = load_alerts(write(tmp_path, f"defaults: false\nrules: [{rule}]"))
     watched.readings = lambda: {("scenario", name): {"acceptance_rate": 0.4} for name in ("\0", "\ud800", "s" * 9999)}
+    watched.instance = "box \udcff"  # as of an environment that is no UTF-8
     for start in range(2):
         watched.alerting = watched.anew()
         await watched.alerting.restore()
@@ -288,6 +290,54 @@ async def test_an_end_that_could_not_be_told_is_told_after_a_restart(watched: Wa
         await watched.alerting.restore()
         await rows(0, 3)
         assert told(hook, "Lost") == ["resolved"]
+
+
+async def test_an_end_that_came_while_the_start_was_being_told_is_told_after_a_restart(
+    watched: Watched, tmp_path: Path
+) -> None:
+    answers = asyncio.Event()
+
+    async def handler(hook: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await hook.read_request(reader)
+        await answers.wait()
+        writer.write(OK)
+
+    async with running(handler) as hook:
+        text = (
+            "defaults: false\nrules:\n  - {alert: Lost, expr: records_dropped > 0, severity: critical}\n"
+            f"receivers:\n  - {{name: hook, type: webhook, url: '{hook.url}'}}\nroute: {{receiver: hook, {QUICK}}}"
+        )
+        watched.config = load_alerts(write(tmp_path, text))
+        watched.alerting = watched.anew()
+        watched.look(time.time(), records_dropped=2)
+        await until(lambda: len(hook.bodies) == 1)
+        watched.look(time.time(), records_dropped=0)
+        answers.set()
+        rows = [("Lost", "firing", ""), ("Lost", "resolved", ""), ("Lost", "notified", "hook")]
+        await until(lambda: watched.alerting.counts().notifications["hook", "sent"] == 1)
+        assert await watched.written() == rows
+        await watched.alerting.close()
+        for _ in range(2):
+            watched.alerting = watched.anew()
+            await watched.alerting.restore()
+            await until(lambda: watched.alerting.tick(time.time()) or len(told(hook, "Lost")) == 2)
+            await until(lambda: not watched.tasks._tasks)
+            assert await watched.written() == [*rows, ("Lost", "notified", "hook")]
+        assert told(hook, "Lost") == ["firing", "resolved"]
+
+
+async def test_a_name_that_a_client_chose_stays_on_its_line_of_the_log(
+    watched: Watched, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    texts = 'annotations: {summary: "{{ scenario }} is poor"}'
+    rule = f"{{alert: Poor, by: scenario, expr: acceptance_rate < 0.5, {texts}}}"
+    watched.config = load_alerts(write(tmp_path, f"defaults: false\nrules: [{rule}]"))
+    watched.alerting = watched.anew()
+    watched.readings = lambda: {("scenario", "a\nERROR all is \x1b[31mlost"): {"acceptance_rate": 0.4}}
+    watched.alerting.look(time.time(), 0.0)
+    (line,) = [line for line in caplog.messages if line.startswith("alert fires")]
+    assert line.endswith("a ERROR all is  [31mlost is poor")
+    assert line.isprintable()
 
 
 # ---- the whole sidecar
