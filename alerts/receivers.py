@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, StrictBool, ValidationInfo, model_validator
@@ -112,6 +112,16 @@ class _Http(Receiver):
     #: Sent as `Authorization: Bearer …`.
     token: Header | None = None
     headers: dict[HeaderName, Header] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _one_authorization(self) -> Self:
+        url: SecretStr = getattr(self, "url")  # noqa: B009
+        by_header = any(name.lower() == "authorization" for name in self.headers)
+        if self.token is not None and by_header:
+            at("token", "stands beside the header Authorization; keep one of them")
+        if "@" in urlsplit(url.get_secret_value()).netloc and (self.token is not None or by_header):
+            at("token" if self.token is not None else "headers", "stands beside the user in url; keep one of them")
+        return self
 
 
 class Webhook(_Http):

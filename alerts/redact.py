@@ -2,11 +2,15 @@
 
 import base64
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from urllib.parse import quote, unquote, urlsplit
 
 #: Shorter ones are words, ports and versions, which would riddle a text with stars.
 _SHORTEST = 4
+#: Of a variable whose name sounds secret, shorter values are words, as `false`.
+_SHORTEST_OF_ENVIRONMENT = 8
+_NAMES = re.compile(r"(?:^|_)(?:TOKENS?|SECRETS?|PASS|PASSWORD|PASSWD|PWD|KEYS?|CREDENTIALS?)(?:_|$)", re.IGNORECASE)
 STARS = "***"
 
 
@@ -37,6 +41,16 @@ class Redactor:
 
     def __call__(self, text: str) -> str:
         return self._pattern.sub(STARS, text) if self._pattern is not None else text
+
+
+def of_environment(environment: Mapping[str, str]) -> Iterator[str]:
+    """What a program may have inherited and must not show: values of such names, and passwords in addresses."""
+    for name, value in environment.items():
+        if len(value) >= _SHORTEST_OF_ENVIRONMENT and _NAMES.search(name):
+            yield value
+        if "://" in value and "@" in value:
+            with suppress(ValueError):
+                yield urlsplit(value).password or ""
 
 
 def _parts(secret: str) -> Iterable[str]:

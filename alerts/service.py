@@ -1,6 +1,7 @@
 """Rules, dispatch and notifiers as one: readings go in, people are told. For use in one event loop."""
 
 import asyncio
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -14,7 +15,7 @@ from .message import Notification
 from .model import Alert, Event, Readings, Status
 from .notifiers import build
 from .notifiers.error import NotifyError, Reason
-from .redact import Redactor
+from .redact import Redactor, of_environment
 from .rules import Evaluator
 
 Spawn = Callable[[Coroutine[Any, Any, None], str], object]
@@ -44,7 +45,8 @@ class Alerts:
         self.sent: Counter[tuple[str, str]] = Counter()
         self._evaluator = Evaluator(config.rules, instance=instance)
         self._dispatcher = Dispatcher(config)
-        redact = Redactor(secret for receiver in config.receivers for secret in _secrets(receiver))
+        secrets = [secret for receiver in config.receivers for secret in _secrets(receiver)]
+        redact = Redactor([*secrets, *of_environment(os.environ)])
         self._notifiers = {receiver.name: build(receiver, redact) for receiver in config.receivers}
         self._spawn = spawn
         self._told = told

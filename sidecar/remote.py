@@ -84,7 +84,6 @@ def _ask(settings: Settings, method: str, path: str, body: object = None, *, tim
 def print_status(answer: dict[str, Any], steered: list[dict[str, Any]]) -> None:
     """The summary, and the engines, as lines for a terminal."""
     from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
 
     fallback, recent, window = answer["fallback"], answer["last_100"], answer["acceptance"]
@@ -92,11 +91,11 @@ def print_status(answer: dict[str, Any], steered: list[dict[str, Any]]) -> None:
     table = Table(show_header=False, box=None, pad_edge=False)
     since = datetime.fromisoformat(fallback["since"]).astimezone(UTC)
     table.add_row("state", f"{fallback['state']} (mode {fallback['mode']}) since {since:%Y-%m-%d %H:%M:%S} UTC")
-    table.add_row("why", escape(fallback["reason"]))
+    table.add_row("why", _shown(fallback["reason"]))
     for each in fallback["slices"]:
-        table.add_row(escape(each["slice"]), escape(f"{each['state']}: {each['reason']}"))
+        table.add_row(_shown(each["slice"]), _shown(f"{each['state']}: {each['reason']}"))
     for each in answer["alerts"]:
-        table.add_row(f"alert, {each['severity']}", escape(_alert(each)))
+        table.add_row(f"alert, {each['severity']}", _shown(_alert(each)))
     between = "" if recent["p_low"] is None else f" ({recent['p_low']:.3f} to {recent['p_high']:.3f})"
     table.add_row(
         "acceptance rate p", f"{_ratio(recent['p'])}{between} over the last {recent['requests']} speculating requests"
@@ -112,24 +111,31 @@ def print_status(answer: dict[str, Any], steered: list[dict[str, Any]]) -> None:
     )
     outcomes = ", ".join(f"{count} {name}" for name, count in traffic["outcomes"].items() if count)
     table.add_row("requests, last hour", f"{traffic['requests']}" + (f" ({outcomes})" if outcomes else ""))
-    table.add_row("similarity", escape(_similarity(answer["similarity"])))
-    table.add_row("output flags", escape(_flags(answer["quality"])))
+    table.add_row("similarity", _shown(_similarity(answer["similarity"])))
+    table.add_row("output flags", _shown(_flags(answer["quality"])))
     for each in answer["coverage"]["engines"]:
         if each["coverage"] is not None:
             table.add_row(f"coverage, {each['upstream']}", f"rows tell of {each['coverage']:.1%} of its draft tokens")
     alignment = answer["alignment"]
     tokens = f"{alignment['state']}: {alignment['reason']}{_tokens(alignment['moved'])}"
-    table.add_row("tokenizers", escape(tokens))
+    table.add_row("tokenizers", _shown(tokens))
     static = alignment["static"]
-    table.add_row("tokenizers, by files", escape(": ".join([static["verdict"], *static["sentences"][:1]])))
+    table.add_row("tokenizers, by files", _shown(": ".join([static["verdict"], *static["sentences"][:1]])))
     for engine in steered:
         if not engine["reachable"]:
-            table.add_row(f"engine, {engine['upstream']}", escape(f"cannot be steered: {engine['reason']}"))
+            table.add_row(f"engine, {engine['upstream']}", _shown(f"cannot be steered: {engine['reason']}"))
         for core in engine["cores"]:
             name = engine["upstream"] + (f" {core['engine']}" if len(engine["cores"]) > 1 else "")
             table.add_row(f"engine, {name}", core_line(core))
     table.add_row("database", answer["database"])
     Console().print(table)
+
+
+def _shown(text: str) -> str:
+    """Neither markup nor control characters of a terminal: clients name scenarios and models."""
+    from rich.markup import escape
+
+    return escape("".join(each if each.isprintable() else " " for each in text))
 
 
 def _alert(told: dict[str, Any]) -> str:

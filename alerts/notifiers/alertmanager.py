@@ -24,10 +24,11 @@ class AlertmanagerNotifier:
 
 
 def _entry(alert: Alert, now: float) -> dict[str, object]:
-    ends_at = alert.ends_at if alert.ends_at is not None else now + ENDS_AFTER_S
+    # After the clock was set back, what has been may lie ahead; an end before its start is refused.
+    ends_at = min(alert.ends_at, now) if alert.ends_at is not None else now + ENDS_AFTER_S
     return {
         "labels": dict(alert.labels),
         "annotations": short(alert.annotations),
-        "startsAt": rfc3339(alert.starts_at),
+        "startsAt": rfc3339(min(alert.starts_at, now)),
         "endsAt": rfc3339(ends_at),
     }

@@ -45,8 +45,10 @@ _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
 #: How often the thread asks whether the database is still there, traffic or not.
 _CHECK_S = 5.0
-#: Transitions that wait; events of alerts, moved tokens, pairs of texts and spans of counters likewise.
+#: Transitions that wait; moved tokens, pairs of texts and spans of counters likewise.
 _MAX_PRECIOUS = 1000
+#: Events of alerts that wait: one notification may be of hundreds of alerts, each an event.
+_MAX_ALERTS = 10_000
 #: How long past its deadline `close` waits for a statement under way.
 _GRACE_S = 1.5
 
@@ -130,7 +132,7 @@ class Writer:
 
     def put_alert(self, event: Event) -> None:
         """Queue an event of an alert, with the guarantees of `put`. Written in the order they were put in."""
-        self._put_precious(self._alerts.queue, event)
+        self._put_precious(self._alerts.queue, event, _MAX_ALERTS)
 
     def put_moved(self, token: MovedToken) -> None:
         """Queue a moved token, with the guarantees of `put`."""
@@ -168,9 +170,9 @@ class Writer:
             self.dropped += lost
             log.warning("%d records were still waiting for the database and are lost", lost)
 
-    def _put_precious(self, queue: deque[T], item: T) -> None:
+    def _put_precious(self, queue: deque[T], item: T, most: int = _MAX_PRECIOUS) -> None:
         queue.append(item)
-        if len(queue) > _MAX_PRECIOUS:
+        if len(queue) > most:
             self._drop_oldest(queue)
 
     def _drop_oldest(self, queue: deque[Any]) -> None:

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alerts.redact import STARS, Redactor, place
+from alerts.redact import STARS, Redactor, of_environment, place
 
 PLACES = [
     ("https://user:pass@chat.example:8443/hook/T0/x?key=y#z", "https://chat.example:8443"),
@@ -56,3 +56,24 @@ def test_no_secret_is_left_in_any_text(secrets: list[str], between: str) -> None
     # A byte 0 keeps what stands between from becoming a part of a secret.
     shown = redact("".join(f"\0{between}\0{secret}" for secret in secrets))
     assert not any(secret in shown for secret in secrets)
+
+
+def test_secrets_of_the_environment_are_known_by_their_names_and_in_addresses() -> None:
+    environment = {
+        "SPECWATCH_ADMIN_TOKEN": "topsecret-1",
+        "AWS_SECRET_ACCESS_KEY": "topsecret-2",
+        "SPECWATCH_DATABASE_URL": "postgresql://specwatch:topsecret-3@db/specwatch",
+        "TOKENIZERS_PARALLELISM": "sometimes",
+        "API_KEY": "false",
+        "SPECWATCH_UPSTREAM": "http://127.0.0.1:8200",
+        "ODD": "http://[@",
+        "HOME": "/root",
+    }
+    redact = Redactor(of_environment(environment))
+    shown = redact("\n".join(f"{name}={value}" for name, value in environment.items()))
+    assert shown.splitlines() == [
+        "SPECWATCH_ADMIN_TOKEN=***",
+        "AWS_SECRET_ACCESS_KEY=***",
+        "SPECWATCH_DATABASE_URL=postgresql://specwatch:***@db/specwatch",
+        *[f"{name}={environment[name]}" for name in list(environment)[3:]],
+    ]

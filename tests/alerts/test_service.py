@@ -327,3 +327,17 @@ async def test_every_type_of_receiver_is_told_of_start_and_end(tmp_path: Path) -
     assert "timeEnd" in marks.requests[3].json()
     assert run.alerts.sent[("am", SENT)] >= 2
     assert {outcome for _, outcome in run.alerts.sent} == {SENT}
+
+
+async def test_a_command_that_shows_its_environment_shows_no_secret_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("SPECWATCH_ADMIN_TOKEN", "topsecret-1")
+    monkeypatch.setenv("SPECWATCH_DATABASE_URL", "postgresql://u:topsecret-2@h/d")
+    command: dict[str, object] = {"name": "retrain", "type": "command", "command": ["/usr/bin/env"]}
+    caplog.set_level(logging.INFO)
+    async with running(tmp_path, [command]) as run:
+        await run.go(60, LOW)
+        assert run.alerts.sent == Counter({("retrain", SENT): 1})
+    assert "SPECWATCH_ADMIN_TOKEN=***" in caplog.text
+    assert "topsecret" not in caplog.text

@@ -99,11 +99,17 @@ def test_alerts_that_fire_are_told_as_they_come(
     since = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC).isoformat()
     alerts = [
         {"name": "Errors", "severity": "critical", "labels": own, "summary": "Replies fail", "since": since},
-        {"name": "Slow", "severity": "info", "labels": own | {"scenario": "[/x]"}, "summary": "", "since": since},
+        {
+            "name": "Slow",
+            "severity": "info",
+            "labels": own | {"scenario": "[/x]\x1b[2J\r"},
+            "summary": "",
+            "since": since,
+        },
     ]
     print_status(ANSWER | {"alignment": alignment, "alerts": alerts}, [])
     told = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines() if line.startswith("alert")]
     assert told == [
         "alert, critical Errors: Replies fail, since 2026-01-02 03:04:05 UTC",
-        "alert, info Slow (scenario=[/x]), since 2026-01-02 03:04:05 UTC",
+        "alert, info Slow (scenario=[/x] [2J ), since 2026-01-02 03:04:05 UTC",
     ]

@@ -45,6 +45,15 @@ async def test_every_alert_is_sent_with_an_end_that_comes_when_nobody_sends_it_a
     }
 
 
+async def test_after_the_clock_was_set_back_no_start_and_no_end_lies_ahead() -> None:
+    over = alert("B", Status.RESOLVED, starts_at=T0 + 86_400)
+    with receiver() as am:
+        await send(am.url, notification(alert("A", starts_at=T0 + 86_400), over, at=T0))
+    (request,) = am.requests
+    now, later = "2023-11-14T22:13:20.000Z", "2023-11-14T22:17:20.000Z"
+    assert [(each["startsAt"], each["endsAt"]) for each in request.json()] == [(now, later), (now, now)]
+
+
 @pytest.fixture
 def real(tmp_path: Path) -> Iterator[tuple[stack.Alertmanager, Receiver]]:
     with receiver() as hook, stack.alertmanager(tmp_path, {"hook": hook.url}) as am:

@@ -23,6 +23,7 @@ from sqlalchemy.exc import OperationalError
 from support.postgres import Cluster, cluster
 from support.records import NOW, figures, record
 
+from alerts.model import Alert, Event, Happening, Status
 from sidecar.record import Acceptance, Arm, Outcome, Record
 from sidecar.store import schema
 from sidecar.store.engine import reading_engine
@@ -195,6 +196,15 @@ def test_a_batch_sent_twice_is_stored_once(database_url: str) -> None:
     with writing(database_url) as writer:
         writer.put(same_id)
     assert count(database_url) == 6
+
+
+def test_events_of_one_large_notification_all_wait() -> None:
+    writer = Writer("sqlite:///never.db")
+    labels = {"alertname": "A", "severity": "info", "instance": "here"}
+    for number in range(3000):
+        alert = Alert({**labels, "scenario": str(number)}, {}, Status.FIRING, 1.0)
+        writer.put_alert(Event(2.0, Happening.NOTIFIED, alert, "hook"))
+    assert (writer.queue_length, writer.dropped) == (3000, 0)
 
 
 def test_transitions_keep_their_order(database_url: str) -> None:
