@@ -53,7 +53,7 @@ _TABLE = (
     (_ALL, "probing", Unit.BOOL, "it is being tried whether speculation can return"),
     (_ALL, "ineffective", Unit.BOOL, "it has fallen back, and requests are drafted for all the same"),
     (_ALL, "open_slices", Unit.COUNT, "slices that have fallen back by themselves"),
-    (_ALL, "switches", Unit.COUNT, "changes of state in the last hour"),
+    (_ALL, "switches", Unit.COUNT, "times in the last hour that all traffic began or ceased to speculate"),
     # What comes out.
     (_ALL, "similarity", Unit.RATIO, "mean similarity of draft text and final text, of the last pairs"),
     (_ALL, "similarity_pairs", Unit.COUNT, "pairs in that mean"),
@@ -67,8 +67,18 @@ _TABLE = (
     (_ALL, "p_near_one_share", Unit.RATIO, "of these, those of which nearly every draft token was accepted"),
     (_ALL, "quality_replies", Unit.REQUESTS, "replies in these shares"),
     # Latency and errors.
-    (_ALL, "latency_under_800ms_ratio", Unit.RATIO, "requests of the last hour that took at most 800 ms"),
-    (_ALL, "p95_latency_under_800ms_ratio", Unit.RATIO, "minutes of the last hour whose p95 was at most 800 ms"),
+    (
+        _ALL,
+        "latency_under_800ms_ratio",
+        Unit.RATIO,
+        "requests of the last hour that took at most 800 ms, from 15 minutes on",
+    ),
+    (
+        _ALL,
+        "p95_latency_under_800ms_ratio",
+        Unit.RATIO,
+        "minutes of it whose p95 was at most 800 ms, from 15 minutes on",
+    ),
     (_ALL, "latency_requests", Unit.REQUESTS, "requests of the last hour that ended well"),
     (_ALL, "latency_ratio", Unit.RATIO, "p95 with speculation / p95 without; known from 50 requests a side"),
     (_ALL, "late_streams", Unit.COUNT, "streams of the last minute with no content in `first_byte_limit_s`"),

@@ -139,7 +139,7 @@ class Metrics:
         }
         self._unknown = {AcceptanceQuality.UNKNOWN: 0, AcceptanceQuality.INCONSISTENT: 0}
         self._transitions: defaultdict[tuple[str, ...], int] = defaultdict(int)
-        #: Those of all traffic.
+        #: How often all traffic began or ceased to speculate; probes are neither.
         self.switches = 0
         self._similarity: dict[str, _Distribution] = {kind: _Distribution(SIMILARITY_BUCKETS) for kind in Kind}
         self._pairs: dict[tuple[str, ...], int] = {(kind, level): 0 for kind in Kind for level in Level}
@@ -176,7 +176,7 @@ class Metrics:
     def transition(self, before: str, after: str, reason: str, of: str = "") -> None:
         """Count a change of state; `reason` is of a fixed set, as `operator`, and `of` names a slice."""
         self._transitions[before, after, reason] += 1
-        self.switches += not of
+        self.switches += not of and before != after and "speculative" in (before, after)
 
     def render(self) -> bytes:
         return generate_latest(self._registry)

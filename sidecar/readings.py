@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from alerts.model import Readings
 
 from .control.circuit import State, came_late, engine_failed
-from .control.fallback import Fallback
+from .control.fallback import Fallback, Mode
 from .counters import Counters
 from .engine_feed.feed import EngineFeed
 from .metrics import Metrics
@@ -30,6 +30,8 @@ from .tasks import Tasks
 
 #: Spans, s: of requests and of what is lost; of late streams; of changes of state.
 LOST_S, LATE_S, SWITCHES_S = 300.0, 60.0, 3600.0
+#: How far back requests must reach before they tell of the latency goal, s: an engine that warms up is slow.
+GOAL_S = 900.0
 #: Kinds of slices that have readings.
 KINDS = ("scenario", "model", "temperature", "prompt_length", "concurrency")
 
@@ -102,13 +104,17 @@ class Sources:
 
 def collect(sources: Sources, now: float, monotonic: float) -> Readings:
     """All readings of this moment, which is looked at once; `now` is Unix time in s. Takes about a millisecond."""
-    found = {(kind, value): _acceptance(window) for kind, value, window in sources.windows if kind in ("", *KINDS)}
-    found["", ""] |= {
+    fallback = sources.fallback
+    # By an operator's order nothing speculates, for days perhaps, and what was before says nothing of now.
+    ordered = fallback.mode is Mode.AUTOREGRESSIVE and fallback.in_force.state is State.AUTOREGRESSIVE
+    windows = ((kind, value, window) for kind, value, window in sources.windows if kind in ("", *KINDS))
+    found = {(kind, value): _ORDERED if ordered else _acceptance(window) for kind, value, window in windows}
+    found["", ""] = found["", ""] | {
         **_serving(sources, now),
         **_texts(sources),
         **_traffic(sources, now, monotonic),
         **_losses(sources, now),
-        **_replies(sources),
+        **_replies(sources, ordered),
     }
     return found | _upstreams(sources)
 
@@ -135,6 +141,10 @@ def _acceptance(window: CountWindow) -> _Found:
         "truncation_rate": window.truncation_rate,
         "first_position_share": window.first_position_share,
     }
+
+
+#: Of an order to go without speculation.
+_ORDERED: _Found = dict.fromkeys(_acceptance(CountWindow(1)))
 
 
 def _serving(sources: Sources, now: float) -> _Found:
@@ -165,14 +175,15 @@ def _texts(sources: Sources) -> _Found:
 def _traffic(sources: Sources, now: float, monotonic: float) -> _Found:
     recent, limit_s = sources.recent, sources.settings.first_byte_limit_s
     requests, reached = recent.requests.total(now), recent.goal.reached(now)
+    told = reached.since is not None and now - reached.since >= GOAL_S
     compared = sources.latencies.ratio()
     streams = None
     if limit_s is not None:
         waiting = sum(wait > limit_s for wait in sources.tap.waits(sources.speculative, monotonic))
         streams = recent.late.total(now) + waiting
     return {
-        "latency_under_800ms_ratio": reached.under,
-        "p95_latency_under_800ms_ratio": reached.minutes,
+        "latency_under_800ms_ratio": reached.under if told else None,
+        "p95_latency_under_800ms_ratio": reached.minutes if told else None,
         "latency_requests": reached.requests,
         "latency_ratio": None if compared is None else compared[1].ratio,
         "late_streams": streams,
@@ -194,10 +205,10 @@ def _losses(sources: Sources, now: float) -> _Found:
     }
 
 
-def _replies(sources: Sources) -> _Found:
+def _replies(sources: Sources, ordered: bool) -> _Found:
     quality, silent = sources.quality, sources.windows.not_drafted()
     return {
-        "not_drafted_share": silent.without / silent.requests if silent.requests else None,
+        "not_drafted_share": silent.without / silent.requests if silent.requests and not ordered else None,
         "not_drafted_requests": silent.requests,
         **{f"{flag}_share": quality.share(flag) for flag in Flag},
         "quality_replies": min(quality.requests, WINDOW),

@@ -26,6 +26,8 @@ class Reached(NamedTuple):
     under: float | None
     #: Share of the minutes with traffic whose p95, together with that of the four minutes before, was within GOAL_MS.
     minutes: float | None
+    #: Start of the oldest of these minutes, Unix seconds.
+    since: int | None = None
 
 
 class _Minute:
@@ -84,4 +86,4 @@ class Goal:
         requests, fast = (sum(counted[i] for counted in inside.values()) for i in (0, 1))
         if not requests:
             return Reached(0, None, None)
-        return Reached(requests, fast / requests, kept / len(inside))
+        return Reached(requests, fast / requests, kept / len(inside), 60 * min(inside))

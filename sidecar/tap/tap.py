@@ -139,12 +139,12 @@ class TapContext:
             self.later(self.finish)
 
     def waits(self, upstream: str, now: float) -> list[float]:
-        """How long each stream at `upstream` has been waiting for its first content, s; the TTFT of its record begins
-        at the same moment.
+        """How long each stream that `upstream` is to draft for has been waiting for its first content, s; the TTFT of
+        its record begins at the same moment.
 
         Not among them: those whose request was too long to be read.
         """
-        waits = [tap.waits(now) for tap in self.live if tap.upstream == upstream]
+        waits = [tap.waits(now) for tap in self.live if tap.upstream == upstream and tap.speculates]
         return [wait for wait in waits if wait is not None]
 
     def speculates(self, upstream: str) -> bool:

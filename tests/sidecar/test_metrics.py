@@ -179,6 +179,9 @@ def test_changes_of_slices_count_but_are_no_switches() -> None:
     labels = "from=speculative", "reason=acceptance", "to=autoregressive"
     assert samples(metrics)["specwatch_fallback_transitions_total", *labels] == 2
     assert metrics.switches == 1
+    for before, after in (("autoregressive", "probing"), ("probing", "autoregressive"), ("probing", "speculative")):
+        metrics.transition(before, after, "probes")
+    assert metrics.switches == 2, "of a round of probes that failed, and one that went well"
 
 
 @pytest.mark.parametrize(

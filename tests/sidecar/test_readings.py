@@ -179,13 +179,27 @@ def test_a_fallback_its_probes_and_its_return(tmp_path: Path) -> None:
     assert scene.readings(*STATES) == [0, 0, 1, 0, 0]
     scene.sources.fallback.counted(0)
     controller.tick(now, 0.0)
-    assert scene.readings(*STATES) == [0, 1, 0, 0, 1]
+    assert scene.readings(*STATES) == [0, 1, 0, 0, 0], "a probe is no return"
     controller.set_mode("speculative", "drill")
-    assert scene.readings(*STATES, now=now + 10) == [0, 0, 0, 0, 2]
+    assert scene.readings(*STATES, now=now + 10) == [0, 0, 0, 0, 1]
     controller.set_mode("auto", "over")
-    assert scene.readings(*STATES, now=now + 20) == [0, 0, 0, 0, 2]
-    assert scene.readings("switches", now=now + 3600) == [2]
+    assert scene.readings(*STATES, now=now + 20) == [0, 0, 0, 0, 1]
+    assert scene.readings("switches", now=now + 3600) == [1]
     assert scene.readings("switches", now=now + 7200) == [0]
+
+
+def test_by_an_order_nothing_speculates_and_what_was_before_says_nothing(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.ended(*[BILLING] * 50)
+    names = ("acceptance_rate", "window_requests", "not_drafted_share")
+    known = [75 / 120, 50, 0.0]
+    assert scene.readings(*names) == known
+    scene.recorder.controller.set_mode("autoregressive", "drill")
+    assert scene.readings(*names) == [None] * 3
+    assert scene.readings(*names[:2], kind="scenario", value="billing") == [None] * 2
+    assert scene.readings("autoregressive", "quality_replies") == [1, 0]
+    scene.recorder.controller.set_mode("auto", "over")
+    assert scene.readings(*names) == known
 
 
 def test_slices_are_counted_apart(tmp_path: Path) -> None:
@@ -271,6 +285,17 @@ def test_the_goal_is_that_of_the_last_hour(scene: Scene) -> None:
     assert scene.readings(*names, now=now) == [0.75, 0.5, 4]
 
 
+@pytest.mark.parametrize(("minutes", "known"), [(0, False), (14, False), (15, True), (59, True)])
+def test_an_engine_that_warms_up_tells_nothing_of_the_goal(scene: Scene, minutes: int, known: bool) -> None:
+    now = 60 * 29_000_000 + 1
+    slow = [record(started_at=now - 60 * ago - 1, latency_ms=5000.0) for ago in range(minutes + 1)]
+    for each in slow:
+        scene.sources.recent.add(each, now)
+    expected = [0.0, 0.0] if known else [None, None]
+    names = ("latency_under_800ms_ratio", "p95_latency_under_800ms_ratio", "latency_requests")
+    assert scene.readings(*names, now=now) == [*expected, minutes + 1]
+
+
 @pytest.mark.parametrize(("baseline", "expected"), [(50, 1.5), (49, None)])
 def test_the_ratio_takes_fifty_a_side(scene: Scene, baseline: int, expected: float | None) -> None:
     scene.ended(*[record(latency_ms=1500.0)] * 50, *[record(latency_ms=1000.0, arm=Arm.BASELINE)] * baseline)
@@ -342,6 +367,8 @@ def test_streams_that_wait_are_late_already(tmp_path: Path) -> None:
     now = time.time()
     for monotonic, expected in ((12.0, 1), (12.1, 2)):
         assert collect(scene.sources, now, monotonic)["", ""]["late_streams"] == expected
+    scene.sources = replace(scene.sources, tap=Run(STREAM, arm=Arm.BASELINE).context)
+    assert collect(scene.sources, now, 12.1)["", ""]["late_streams"] == 1, "nothing is drafted for that one"
 
 
 def test_without_a_limit_no_stream_is_late() -> None:

@@ -34,7 +34,7 @@ def in_memory(items: Sequence[Record], now: float) -> Reached:
     goal = Goal()
     for item in sorted(items, key=ended):
         goal.add(item, ended(item))
-    return goal.reached(now)
+    return goal.reached(now)._replace(since=None)
 
 
 def in_sql(store: Store, items: Sequence[Record], now: float) -> Reached:

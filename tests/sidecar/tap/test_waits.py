@@ -88,8 +88,8 @@ def test_a_reply_that_is_no_stream_is_waited_for_no_longer() -> None:
 
 def test_waits_are_told_by_upstream() -> None:
     run = Run(STREAM)
-    run.tap.sent("autoregressive", Arm.AUTOREGRESSIVE, 1)  # the first could not be reached
-    assert run.context.waits("autoregressive", 12.0) == [2.0]
+    run.tap.sent("other", Arm.SPECULATIVE, 1)  # the first could not be reached
+    assert run.context.waits("other", 12.0) == [2.0]
     assert waits(run) == []
 
 
@@ -131,3 +131,8 @@ async def test_behind_the_proxy() -> None:
             await asyncio.gather(*answers)
             assert waiting() == []
             assert not made.context.live
+
+
+@pytest.mark.parametrize("arm", [Arm.BASELINE, Arm.AUTOREGRESSIVE])
+def test_what_nothing_is_drafted_for_waits_for_no_draft(arm: Arm) -> None:
+    assert waits(Run(STREAM, arm=arm)) == []
