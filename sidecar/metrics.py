@@ -46,9 +46,9 @@ _MOST_WAITING = 64
 
 @dataclass(frozen=True, slots=True)
 class FeedCounts:
-    """The engine's events since the start; `connected` cores are those of now."""
+    """The engine's events since the start; `connected` cores are those of now, None without `engine_events`."""
 
-    connected: int = 0
+    connected: int | None = None
     steps: int = 0
     steps_dropped: int = 0
     joined: int = 0
@@ -171,7 +171,8 @@ class Metrics:
         """Count a pair of texts."""
         self._pairs[kind, level] += 1
         if score is not None:
-            self._similarity[kind].add(score)
+            # A sum that falls would be taken for a restart.
+            self._similarity[kind].add(max(score, 0.0))
 
     def transition(self, before: str, after: str, reason: str, of: str = "") -> None:
         """Count a change of state; `reason` is of a fixed set, as `operator`, and `of` names a slice."""
@@ -255,7 +256,7 @@ class Metrics:
         )
         yield _histogram(
             "specwatch_similarity",
-            "Cosine of the embeddings of two texts: draft and final one, or replies with and without speculation.",
+            "Cosine of the embeddings of two texts, at least 0: draft and final one, or replies with and without.",
             "kind",
             self._similarity,
         )
@@ -521,9 +522,10 @@ def _counter_families(live: Live) -> Iterator[Metric]:
 
 
 def _feed_families(feed: FeedCounts) -> Iterator[Metric]:
-    yield GaugeMetricFamily(
-        "specwatch_engine_feed_connected_cores", "Engine cores that send their events.", value=feed.connected
-    )
+    if feed.connected is not None:
+        yield GaugeMetricFamily(
+            "specwatch_engine_feed_connected_cores", "Engine cores that send their events.", value=feed.connected
+        )
     yield CounterMetricFamily("specwatch_engine_feed_steps", "Engine steps received.", value=feed.steps)
     yield CounterMetricFamily(
         "specwatch_engine_feed_steps_dropped",

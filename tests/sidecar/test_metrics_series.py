@@ -75,7 +75,7 @@ INSTRUMENTS = (
     ),
     (
         "specwatch_similarity",
-        "Cosine of the embeddings of two texts: draft and final one, or replies with and without speculation.",
+        "Cosine of the embeddings of two texts, at least 0: draft and final one, or replies with and without.",
         ("kind",),
         SIMILARITY_BUCKETS,
     ),
@@ -84,7 +84,7 @@ INSTRUMENTS = (
 )
 
 BUILD = "1; the version of this sidecar is its label."
-COMPARED = (("draft", "ok", 1.0), ("draft", "critical", 0.74), ("replay", "unknown", None))
+COMPARED = (("draft", "ok", 1.0), ("draft", "critical", 0.74), ("draft", "critical", -0.1), ("replay", "unknown", None))
 
 
 def by_instruments(items: Iterable[Record]) -> str:
@@ -152,7 +152,7 @@ def by_instruments(items: Iterable[Record]) -> str:
     for kind, level, score in COMPARED:
         pairs.labels(kind, level).inc()
         if score is not None:
-            scores.labels(kind).observe(score)
+            scores.labels(kind).observe(max(score, 0.0))  # the sum never falls
     return generate_latest(registry).decode()
 
 

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.utils import floatToGoString
 
-from sidecar.metrics import AlertCounts, Live, Metrics
+from sidecar.metrics import AlertCounts, FeedCounts, Live, Metrics
 from sidecar.record import Acceptance, AcceptanceQuality, AcceptanceSource, Arm, Outcome, Record
 
 _CLASSES = ("_counter_cls", "_gauge_cls", "_histogram_cls")
@@ -32,6 +32,7 @@ _FULL = Live(
     mean_acceptance_length=2.0,
     window_requests=1,
     states={"speculative": True, "autoregressive": False, "probing": False, "ineffective": False},
+    feed=FeedCounts(connected=1),
     aligned=True,
     same_text_other_id=1,
     upstreams={"speculative": True},
