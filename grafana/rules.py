@@ -5,7 +5,7 @@ come; the expressions are PromQL here, and a few alerts more can only be seen fr
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 import yaml
 
 from .burn import BURNS, OBJECTIVE, Burn, threshold
-from .recording import GROUPS, Record, timed_requests, under_800ms
+from .recording import GROUPS, INTERVALS, Record, timed_requests, under_800ms
 
 _DEFAULTS = Path(__file__).parents[1] / "alerts" / "defaults.yaml"
 
 _HEAD = """\
 # Recording and alerting rules for Prometheus 2.42 and later; made by grafana/generate.py, so change them there.
-# The alerts are the sidecar's own (alerts/RUNBOOK.md tells what to do); have one of the two notify you, not both. Scrape
-# every 15 s or so: the shortest window is a minute.
+# The alerts are the sidecar's own (alerts/RUNBOOK.md tells what to do); have one of the two notify you, not both.
+# Scrape every 15 s or so: the shortest window is a minute.
 #
 # No traffic, or no data, raises none of them. It does not end them where the figure is one of the sidecar's own, as the
 # acceptance rate of the last 100 requests, which stands still then. Where it is a share of a time window, no data ends
@@ -181,13 +181,12 @@ ALERTS = (
         digits=0,
     ),
     _alert("SpecwatchDatabaseDown", "specwatch_database_up", "<", 1),
-    # Steps that came tell that engine_events is set: without it no core is connected either.
+    # Without engine_events there is no such series.
     _alert(
         "SpecwatchEngineFeedLost",
         "specwatch_engine_feed_connected_cores",
         "<",
         1,
-        "specwatch_engine_feed_steps_total > 0",
         f"{_REQUESTS} > 0",
     ),
     _alert("SpecwatchTapFailures", "increase(specwatch_tap_failures_total[5m])", ">", 0, digits=0),
@@ -250,9 +249,14 @@ def files() -> dict[str, str]:
 def groups() -> list[dict[str, Any]]:
     """The groups of rules.yml."""
     return [
-        *({"name": name, "rules": [_recording(each) for each in records]} for name, records in GROUPS.items()),
+        *(_records(name, records) for name, records in GROUPS.items()),
         {"name": "specwatch-alerts", "rules": [_alerting(each) for each in (*ALERTS, *OUTSIDE)]},
     ]
+
+
+def _records(name: str, records: Iterable[Record]) -> dict[str, Any]:
+    interval = {"interval": INTERVALS[name]} if name in INTERVALS else {}
+    return {"name": name, **interval, "rules": [_recording(each) for each in records]}
 
 
 def dump(value: object) -> str:

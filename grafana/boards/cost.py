@@ -81,7 +81,7 @@ def json() -> str:
             ),
             states(
                 "Engine cores that send events",
-                "Whether any is connected, for each sidecar; without `engine_events` none is.",
+                "Whether any is connected, for each sidecar with `engine_events`.",
                 Query(
                     f"{promql.gauge('max', 'specwatch_engine_feed_connected_cores', by='instance')} > bool 0",
                     _BY_SIDECAR,

@@ -184,7 +184,6 @@ MUTATIONS = [
     ("SpecwatchCoverageLow", "< 0.9", "<= 0.9"),
     ("SpecwatchRecordsDropped", "> 0", "> 2"),
     ("SpecwatchDatabaseDown", "< 1", "< 0"),
-    ("SpecwatchEngineFeedLost", "and specwatch_engine_feed_steps_total > 0", ""),
     ("SpecwatchEngineFeedLost", "and instance:specwatch_requests:increase5m > 0", ""),
     ("SpecwatchEngineFeedLost", "cores < 1", "cores < 2"),
     ("SpecwatchTapFailures", "> 0", "> 2"),
@@ -250,7 +249,7 @@ RECORD_MUTATIONS = [
     ),
     ("c31", "(rate(specwatch_draft_tokens_total[5m])) > 0)", "(rate(specwatch_draft_tokens_total[5m])))"),
     ("c31", "(rate(specwatch_truncations_total[30m])) > 0)", "(rate(specwatch_truncations_total[30m])))"),
-    ("c31", "(delta(specwatch_similarity_count[30m]) > 0)", "delta(specwatch_similarity_count[30m])"),
+    ("c31", "(rate(specwatch_similarity_count[30m]) > 0)", "rate(specwatch_similarity_count[30m])"),
     ("c31", "(instance:specwatch_replies:increase30m > 0)", "instance:specwatch_replies:increase30m"),
     (
         "records",
@@ -268,8 +267,7 @@ RECORD_MUTATIONS = [
     ("records", "1.96", "1.64"),
     ("sidecar", "or absent", "unless absent"),
     ("sidecar", 'job="specwatch"', 'job="other"'),
-    ("sidecar", "delta(specwatch_similarity_sum", "increase(specwatch_similarity_sum"),
-    ("sidecar", "and resets(specwatch_similarity_count[30m]) == 0", ""),
+    ("sidecar", "rate(specwatch_similarity_sum", "deriv(specwatch_similarity_sum"),
     ("sidecar", "%.3f", "%.2f"),
     ("burn", "and instance:specwatch_latency_under_800ms:ratio_rate5m < 0.28", ""),
     (
@@ -283,11 +281,11 @@ RECORD_MUTATIONS = [
         "instance:specwatch_latency_under_800ms:ratio_rate6h < 0.7",
         "instance:specwatch_latency_under_800ms:ratio_rate30m < 0.7",
     ),
-    ("burn_long", "and instance:specwatch_latency_under_800ms:ratio_rate2h < 0.95", ""),
+    ("burn_long", "and instance:specwatch_latency_under_800ms:ratio_rate6h < 0.95", ""),
     (
         "burn_long",
         "instance:specwatch_latency_under_800ms:ratio_rate3d < 0.95",
-        "instance:specwatch_latency_under_800ms:ratio_rate2h < 0.95",
+        "instance:specwatch_latency_under_800ms:ratio_rate6h < 0.95",
     ),
 ]
 

@@ -209,9 +209,9 @@ CASES: Mapping[str, Case] = {
     "SpecwatchCoverageLow": Case({COVERAGE: 0.89}, _ENGINE, near=({COVERAGE: 0.9},)),
     "SpecwatchRecordsDropped": Case({DROPPED: "0x20 1x20"}),
     "SpecwatchDatabaseDown": Case({DATABASE: 0.0}),
-    # Nobody asked for anything; no core was ever connected.
+    # No step ever came, as where the sidecar was restarted; nobody asked for anything; engine_events is not set.
     "SpecwatchEngineFeedLost": Case(
-        {CORES: 0.0}, few=({CORES: 0.0, REQUESTS: "+0", BASELINE: "+0"}, {CORES: 0.0, STEPS: "+0"})
+        {CORES: 0.0, STEPS: "+0"}, few=({CORES: 0.0, REQUESTS: "+0", BASELINE: "+0"}, {CORES: None, STEPS: "+0"})
     ),
     "SpecwatchTapFailures": Case({TAP: "0x20 1x20"}),
     "SpecwatchLatencyBudgetFastBurn": Case(
@@ -232,7 +232,7 @@ CASES: Mapping[str, Case] = {
         few=({**timed(0.3, 0), **timed(0.3, 0, "baseline")},),
         beside=_GOAL,
         minutes=75,
-        over_after=190,
+        over_after=430,
     ),
 }
 
