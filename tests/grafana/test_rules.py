@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from support.rule_cases import CASES, HEALTHY, IDLE, STEP_S, Case, Series, firing, input_series
+from support.rule_cases import CASES, HEALTHY, IDLE, STEP_S, Case, Series, firing, input_series, notation
 from support.stack import missing, run
 
 ROOT = Path(__file__).parents[2]
@@ -41,8 +41,11 @@ def told(alert: str, case: Case) -> list[Mapping[str, str]]:
     return [labels(alert, **case.labels), *map(labels, case.beside)]
 
 
-def unit_tests(alert: str, case: Case) -> list[dict[str, Any]]:
-    """That it fires, and does not where all is well or nothing is known, as promtool's tests."""
+def unit_tests(alert: str, case: Case, *, quiet: bool = True) -> list[dict[str, Any]]:
+    """That it fires, and does not where all is well or nothing is known, as promtool's tests.
+
+    `quiet`: with those of a sidecar on which all is well, or idle, which are the same for every alert.
+    """
 
     def one(name: str, series: Series, check: dict[str, Any]) -> dict[str, Any]:
         return _unit_test(f"{alert}: {name}", input_series(series, case.minutes), check)
@@ -53,9 +56,8 @@ def unit_tests(alert: str, case: Case) -> list[dict[str, Any]]:
     known = {name: value for name, value in HEALTHY.items() if name.partition("{")[0] not in unknown}
     return [
         one("fires", {**HEALTHY, **case.bad}, firing(told(alert, case), at)),
-        one("healthy", HEALTHY, firing([], at)),
+        *([one("healthy", HEALTHY, firing([], at)), one("no traffic", IDLE, firing([], at))] if quiet else []),
         *(one("near", {**HEALTHY, **near}, firing(beside, at)) for near in case.near),
-        one("no traffic", IDLE, firing([], at)),
         *(one("too few", {**HEALTHY, **few}, firing([], at)) for few in case.few),
         one("no data", known, firing([], at)),
     ]
@@ -103,8 +105,23 @@ def promtool(folder: Path, tests: list[dict[str, Any]], rules_text: str | None =
 
 @needs_promtool
 @pytest.mark.parametrize("alert", CASES)
-def test_each_alert_fires_and_does_not_where_all_is_well_or_nothing_is_known(alert: str, tmp_path: Path) -> None:
-    code, words = promtool(tmp_path, unit_tests(alert, CASES[alert]))
+def test_each_alert_fires_alone_and_not_near_its_mark_nor_without_data(alert: str, tmp_path: Path) -> None:
+    code, words = promtool(tmp_path, unit_tests(alert, CASES[alert], quiet=False))
+    assert code == 0, words
+
+
+@needs_promtool
+@pytest.mark.parametrize("series", [HEALTHY, IDLE], ids=["healthy", "idle"])
+def test_no_alert_fires_or_waits_on_a_sidecar_that_is_well(series: Series, tmp_path: Path) -> None:
+    at = max(case.minutes for case in CASES.values())
+    none = [{"expr": "ALERTS", "eval_time": f"{minute}m", "exp_samples": []} for minute in (1, 3, 10, 30, at)]
+    restarted = {
+        name: f"{notation(value, 30)} {notation(value, 2 * at - 31)}" if isinstance(value, str) else value
+        for name, value in series.items()
+        if value is not None
+    }
+    looks = [(name, input_series(each, at)) for name, each in (("well", series), ("restarted", restarted))]
+    code, words = promtool(tmp_path, [_unit_test(name, scraped, *none) for name, scraped in looks])
     assert code == 0, words
 
 

@@ -4,6 +4,7 @@ they name in each other and in the product."""
 import importlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,10 @@ Document = Mapping[str, Any]
 def faults(folder: Path) -> list[str]:
     """One line each. The rest is looked at once all schemas are kept."""
     texts = {path.name: path.read_text() for path in sorted(folder.glob("*.yaml"))}
-    files = {name: list(yaml.safe_load_all(text)) for name, text in texts.items()}
+    files = {name: _documents(text) for name, text in texts.items()}
     (kustomization,) = files.pop("kustomization.yaml")
     documents = [document for each in files.values() for document in each]
-    found = [fault for document in documents for fault in _schema(document)]
+    found = [fault for document in documents for fault in _schema(json.dumps(document))]
     if found:
         return found
     by_kind: dict[str, list[Document]] = {}
@@ -49,7 +50,18 @@ def faults(folder: Path) -> list[str]:
     ]
 
 
-def _schema(document: Document) -> Iterator[str]:
+@cache
+def _documents(text: str) -> list[Document]:
+    return list(yaml.load_all(text, yaml.CSafeLoader))
+
+
+@cache
+def _schema(text: str) -> list[str]:
+    """Of one document as JSON; the schemas of Kubernetes take seconds."""
+    return list(_schema_faults(json.loads(text)))
+
+
+def _schema_faults(document: Document) -> Iterator[str]:
     kind = document["kind"]
     if schema := _CUSTOM.get(kind):
         validator = Draft7Validator(json.loads((SCHEMAS / f"{schema}.crd.schema.json").read_text()))
