@@ -59,8 +59,8 @@ def check(path: Path | None) -> list[str]:
     changed = sum(rule.alert in shipped() and rule != shipped()[rule.alert] for rule in config.rules)
     own = sum(rule.alert not in shipped() for rule in config.rules)
     told = _told(config)
-    counts = f"{own} of your own, {changed} shipped ones changed"
-    lines = [f"{len(config.rules)} rules ({counts}), {len(config.receivers)} receivers"]
+    counts = f"{own} of your own, {changed} of the shipped ones changed"
+    lines = [f"rules: {len(config.rules)} ({counts}); receivers: {len(config.receivers)}"]
     lines += [
         f"{receiver.name}: {_list(told.get(receiver.name, [])) or 'nothing, as no route leads there'}"
         for receiver in config.receivers
@@ -74,7 +74,8 @@ def run_tests(path: Path) -> list[Failure]:
     """Those that failed. Raises ConfigError."""
     raw = read(path)
     document = validate(_Document, raw, str(path), path.parent)
-    config = load(None if document.config is None else path.parent / document.config)
+    # Who is told is of no concern here, and secrets need not be.
+    config = load(None if document.config is None else path.parent / document.config, receivers=False)
     if errors := [
         error for place, test in enumerate(document.tests) for error in _faults(test, f"tests[{place}]", config)
     ]:

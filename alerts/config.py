@@ -59,14 +59,16 @@ class _Document(Strict):
     route: RouteEntry = RouteEntry()
 
 
-def load(path: Path | None) -> Config:
+def load(path: Path | None, *, receivers: bool = True) -> Config:
     """The rules shipped, as the file at `path` changes them, and its own. Raises ConfigError: one line an error.
 
-    None: the shipped rules, and nobody is notified.
+    None: the shipped rules, and nobody is notified. Without `receivers` the file's are not looked at, nor its routes.
     """
     if path is None:
         return _config(_Document(), DEFAULTS.name)
     raw = read(path)
+    if isinstance(raw, dict) and not receivers:
+        raw = {key: value for key, value in raw.items() if key not in ("receivers", "route")}
     return _config(validate(_Document, {} if raw is None else raw, str(path), path.parent), str(path))
 
 

@@ -148,7 +148,9 @@ def _sentence(item: Any, model: type[BaseModel]) -> str:
         near = nearest(context["tag"], expected.split(", "))
         return f"{path_of([*steps, 'type'])}: must be one of {expected}{near}"
     if kind == "enum" or kind == "literal_error":
-        return f"{path_of(steps)}: must be one of {context['expected'].replace(chr(39), '')}"
+        # What stands for nothing is what leaving the key out gives.
+        expected = context["expected"].replace("'', ", "").replace("'", "")
+        return f"{path_of(steps)}: must be one of {expected}"
     words = _WORDS[kind].format(**context) if kind in _WORDS else item["msg"].removeprefix("Value error, ")
     return f"{path_of(steps)}: {words}"
 

@@ -52,6 +52,7 @@ _TABLE = (
     (_ALL, "autoregressive", Unit.BOOL, "all traffic has fallen back"),
     (_ALL, "probing", Unit.BOOL, "it is being tried whether speculation can return"),
     (_ALL, "ineffective", Unit.BOOL, "it has fallen back, and requests are drafted for all the same"),
+    (_ALL, "fell_back", Unit.BOOL, "all traffic has fallen back by itself, and no operator has ordered it"),
     (_ALL, "open_slices", Unit.COUNT, "slices that have fallen back by themselves"),
     (_ALL, "switches", Unit.COUNT, "times in the last hour that all traffic began or ceased to speculate"),
     # What comes out.
@@ -89,6 +90,7 @@ _TABLE = (
     (_ALL, "tap_failures", Unit.COUNT, "requests of the last 5 minutes that could not be read"),
     (_ALL, "feed_steps_dropped", Unit.COUNT, "verify steps the engine could not tell in the last 5 minutes"),
     (_ALL, "similarity_dropped", Unit.COUNT, "pairs sampled in the last 5 minutes and not compared"),
+    (_ALL, "notifications_failed", Unit.COUNT, "tries of the last 5 minutes to notify somebody that failed"),
     (_ALL, "database_up", Unit.BOOL, "rows can be written"),
     (_ALL, "feed_connected", Unit.COUNT, "engine cores that tell their verify steps, where `engine_events` is set"),
     (_ALL, "failed_tasks", Unit.COUNT, "parts of the sidecar that ended by an error"),

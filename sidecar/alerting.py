@@ -147,6 +147,11 @@ class Alerting:
             },
         )
 
+    @property
+    def unsent(self) -> int:
+        """Tries to notify somebody that failed, since the start."""
+        return sum(count for (_, outcome), count in self._alerts.sent.items() if outcome != SENT)
+
     # ---- what was before
 
     async def restore(self) -> None:

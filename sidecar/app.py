@@ -8,6 +8,7 @@ import resource
 import signal
 import ssl
 import sys
+import time
 from collections.abc import Mapping, Sequence
 
 import uvloop
@@ -24,6 +25,9 @@ from .tap.tap import Tap
 
 _log = logging.getLogger(__name__)
 
+#: How long an upstream may take to be reached for the first time before it counts as down, s.
+_LOADING_S = 900.0
+
 
 class Sidecar:
     """One process: the relay on `listen`, and what records its requests."""
@@ -34,8 +38,11 @@ class Sidecar:
         urls = {SPECULATIVE: settings.upstream}
         if settings.fallback_upstream is not None:
             urls[AUTOREGRESSIVE] = settings.fallback_upstream
+        self._began = time.monotonic()
         self._tls = _tls(settings)
-        self.recorder = recorder = Recorder(settings, urls, lambda: self.relay, down=self._down)
+        self.recorder = recorder = Recorder(
+            settings, urls, lambda: self.relay, down=self._down, starting=self._starting
+        )
         self._upstreams = {
             name: Upstream(name, url, connect_timeout_s=settings.connect_timeout_s) for name, url in urls.items()
         }
@@ -64,6 +71,8 @@ class Sidecar:
             except OSError as error:
                 words = error.strerror or error
                 raise StartError(f"listen: {settings.listen}: {words}; free the port or change it") from None
+            for upstream in self._upstreams.values():
+                self.recorder.tasks.spawn(upstream.watch(), f"watch {upstream.name}")
             # What start-up made lives as long as the process: the collector need not look at it again.
             gc.collect()
             gc.freeze()
@@ -83,6 +92,12 @@ class Sidecar:
 
     def _down(self) -> list[str]:
         return [name for name, upstream in self._upstreams.items() if upstream.down]
+
+    def _starting(self) -> list[str]:
+        """Upstreams that may still be loading their models."""
+        if time.monotonic() - self._began > _LOADING_S:
+            return []
+        return [name for name, upstream in self._upstreams.items() if not upstream.reached]
 
 
 def _choices(upstreams: Mapping[str, Upstream], *, apart: bool) -> dict[Arm, Sequence[Choice]]:

@@ -49,9 +49,18 @@ def _load(config: Path | None, **flags: object) -> Settings:
 @app.command()
 def up(config: Config = None) -> None:
     """Start engine(s), sidecar and dashboard as configured; Ctrl-C stops all."""
+    from alerts.config import ConfigError
+    from alerts.config import load as load_alerts
+
     from .up import Up
 
-    raise typer.Exit(Up(_load(config), config).run())
+    settings = _load(config)
+    try:
+        # The sidecar would say so when the engine has loaded its models.
+        load_alerts(settings.alerts)
+    except ConfigError as error:
+        _fail(str(error))
+    raise typer.Exit(Up(settings, config).run())
 
 
 @app.command()

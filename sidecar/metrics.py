@@ -93,7 +93,8 @@ class Live:
     opt_out_ineffective: int = 0
     #: Whether each can be reached.
     upstreams: Mapping[str, bool] = field(default_factory=dict)
-    #: Slices with a decision of their own.
+    #: All traffic, and how many slices, go without speculation by decisions of their own.
+    fell_back: bool = False
     open_slices: int = 0
     #: Pairs of texts that were sampled and not compared, by why.
     similarity_dropped: Mapping[str, int] = field(default_factory=dict)
@@ -418,6 +419,11 @@ def _live_families(live: Live) -> Iterator[Metric]:
     for state, holds in live.states.items():
         states.add_metric((state,), int(holds))
     yield states
+    yield GaugeMetricFamily(
+        "specwatch_fell_back",
+        "1 while all traffic but probes goes without speculation, by a decision of its own.",
+        value=int(live.fell_back),
+    )
     yield GaugeMetricFamily(
         "specwatch_fallback_open_slices",
         "Slices that are not served with speculation, by decisions of their own.",

@@ -3,7 +3,7 @@
 What cannot be known is None: no request has told it yet, or no setting has it measured.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from alerts.model import Readings
@@ -72,6 +72,7 @@ class _Grown:
         self.taps = Growth(LOST_S)
         self.steps = Growth(LOST_S)
         self.pairs = Growth(LOST_S)
+        self.unsent = Growth(LOST_S)
         self.switches = Growth(SWITCHES_S)
 
 
@@ -80,9 +81,8 @@ class Sources:
     """What readings come from; the names are those of the recorder's parts. One per process."""
 
     settings: Settings
-    #: Names of the upstreams, and those of them that cannot be reached now.
-    upstreams: Collection[str]
-    down: Callable[[], Collection[str]]
+    #: By upstream, whether it can be reached; None while that is not known.
+    up: Callable[[], Mapping[str, bool | None]]
     #: The one of them that speculates.
     speculative: str
     windows: Windows
@@ -99,6 +99,8 @@ class Sources:
     #: None where no engine tells of itself.
     feed: EngineFeed | None
     proposals: Proposals | None
+    #: Notifications that did not arrive, since the start.
+    unsent: Callable[[], int]
     grown: _Grown = field(default_factory=_Grown)
 
 
@@ -155,7 +157,8 @@ def _serving(sources: Sources, now: float) -> _Found:
         "autoregressive": int(state is State.AUTOREGRESSIVE),
         "probing": int(state is State.PROBING),
         "ineffective": int(state is State.INEFFECTIVE),
-        "open_slices": len(fallback.open_slices),
+        "fell_back": int(fallback.fell_back),
+        "open_slices": fallback.plain_slices,
         "switches": sources.grown.switches.over(sources.metrics.switches, now),
     }
 
@@ -199,6 +202,7 @@ def _losses(sources: Sources, now: float) -> _Found:
         "tap_failures": grown.taps.over(sources.tap.failures, now),
         "feed_steps_dropped": None if feed is None else grown.steps.over(feed.ledger.steps_dropped, now),
         "similarity_dropped": grown.pairs.over(sources.similarity.dropped.total(), now),
+        "notifications_failed": grown.unsent.over(sources.unsent(), now),
         "database_up": int(writer.healthy),
         "feed_connected": None if feed is None else feed.connected,
         "failed_tasks": len(sources.tasks.failed),
@@ -216,13 +220,12 @@ def _replies(sources: Sources, ordered: bool) -> _Found:
 
 
 def _upstreams(sources: Sources) -> dict[tuple[str, str], _Found]:
-    down = sources.down()
     told = {each["upstream"]: each for each in sources.counters.state()}
     return {
         ("upstream", name): {
-            "upstream_up": int(name not in down),
+            "upstream_up": None if up is None else int(up),
             "coverage": told[name]["coverage"],
             "engine_acceptance_rate": told[name]["p"],
         }
-        for name in sources.upstreams
+        for name, up in sources.up().items()
     }

@@ -95,9 +95,10 @@ class Recorder:
         traffic: Callable[[], Traffic],
         transport: httpx.AsyncBaseTransport | None = None,
         down: Callable[[], Collection[str]] = tuple,
+        starting: Callable[[], Collection[str]] = tuple,
     ) -> None:
-        """`urls` are the servers' by name, `down` those of them that cannot be reached now; `transport` reaches them,
-        None: sockets. Raises SettingsError.
+        """`urls` are the servers' by name, `down` those of them that cannot be reached now, `starting` those that never
+        could, and may still be loading; `transport` reaches them, None: sockets. Raises SettingsError.
         """
         self.settings = settings
         rules = _rules(settings)
@@ -122,6 +123,7 @@ class Recorder:
         self._urls = urls
         self._traffic = traffic
         self._down = down
+        self._starting = starting
         self._wants_apart = AUTOREGRESSIVE in urls and settings.fallback_actuator in ("auto", "upstream")
         self._http = httpx.AsyncClient(transport=transport, trust_env=False, timeout=5)
         configured = {SPECULATIVE: Facts(settings.draft_model, settings.num_speculative_tokens)}
@@ -189,8 +191,7 @@ class Recorder:
         #: What alert rules are looked at by.
         self.sources = Sources(
             settings=settings,
-            upstreams=urls,
-            down=down,
+            up=self._up,
             speculative=SPECULATIVE,
             windows=self.windows,
             recent=self.recent,
@@ -205,6 +206,7 @@ class Recorder:
             tasks=self.tasks,
             feed=self.feed,
             proposals=self.proposals,
+            unsent=lambda: self.alerting.unsent,
         )
         self.alerting = Alerting(
             rules, settings.instance, self.writer, self.reader, self.tasks.spawn, partial(collect, self.sources)
@@ -369,6 +371,11 @@ class Recorder:
             return True, "the upstream that speculates cannot be reached, and requests go to the other"
         return False, "no upstream can be reached, and requests fail"
 
+    def _up(self) -> dict[str, bool | None]:
+        """By upstream, whether it can be reached; None while it may still be loading."""
+        down, starting = self._down(), self._starting()
+        return {name: None if name in starting else name not in down for name in self._urls}
+
     def _can_opt_out(self) -> bool:
         """Whether the engine serves a request without speculation where its body asks for that."""
         told = self.steering.obeys
@@ -470,8 +477,9 @@ class Recorder:
             mean_acceptance_length=last.mean_acceptance_length,
             window_requests=last.requests,
             states={each.value: each is state for each in State},
-            upstreams={name: name not in self._down() for name in self._urls},
-            open_slices=len(self.controller.fallback.open_slices),
+            upstreams={name: up for name, up in self._up().items() if up is not None},
+            fell_back=self.controller.fallback.fell_back,
+            open_slices=self.controller.fallback.plain_slices,
             opt_out_ineffective=self.tap.ineffective,
             feed=self._feed_counts(),
             aligned=aligned(self.proposals),

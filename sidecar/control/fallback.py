@@ -149,6 +149,22 @@ class Fallback:
         return [*self._open.values()]
 
     @property
+    def fell_back(self) -> bool:
+        """Whether all traffic but probes goes without speculation, by a decision of its own."""
+        whole = self._whole
+        by_itself = self.mode is Mode.AUTO and whole.trigger is not Trigger.OPERATOR
+        return by_itself and whole.state is not State.SPECULATIVE and self._carried_out
+
+    @property
+    def plain_slices(self) -> int:
+        """Slices that, but for probes, go without speculation."""
+        return len(self._open) if self._carried_out else 0
+
+    @property
+    def _carried_out(self) -> bool:
+        return not self.dry_run and self.can_fall_back
+
+    @property
     def asks_for_slices(self) -> bool:
         """Whether `arm` needs to know a request's slices."""
         return bool(self._open)

@@ -25,6 +25,9 @@ MAX_IDLE_S = 4.0
 #: Pause between attempts to reach an upstream again, s.
 RETRY_S = 1.0
 
+#: Pause between looks whether it can be reached, s.
+LOOK_S = 5.0
+
 #: Why a client is left unread.
 UPSTREAM = "the upstream does not take more"
 
@@ -50,6 +53,8 @@ class Upstream:
         self.in_flight = 0
         #: It could not be reached when that was last tried; then requests go elsewhere, where they can.
         self.down = False
+        #: It could be reached once.
+        self.reached = False
         #: It is being tried, in the background, until it can be reached again.
         self._sought = False
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
@@ -80,6 +85,7 @@ class Upstream:
                 _log.warning("upstream %s (%s) cannot be reached: %s", self.name, self.url, reason)
             self.down = True
             raise ConnectError(f"the upstream {self.name!r} cannot be reached: {reason}") from None
+        self.reached = True
         if self.down:
             self.down = False
             _log.warning("upstream %s (%s) is reached again", self.name, self.url)
@@ -97,6 +103,14 @@ class Upstream:
                     (await self.connect()).transport.close()
         finally:
             self._sought = False
+
+    async def watch(self) -> None:
+        """Know whether it can be reached while no request asks. Ends when cancelled."""
+        while True:
+            await self.seek()
+            with suppress(ConnectError):
+                (await self.connect()).transport.close()
+            await asyncio.sleep(LOOK_S)
 
     def give_back(self, connection: "UpstreamConnection", now: float) -> None:
         connection.idle_since = now

@@ -42,12 +42,12 @@ def test_check_says_how_many_there_are_and_who_is_told(config: Path) -> None:
     criticals = [name for name, rule in shipped().items() if rule.severity is Severity.CRITICAL]
     warnings = [name for name, rule in shipped().items() if rule.severity is Severity.WARNING]
     assert check(config) == [
-        "24 rules (1 of your own, 1 shipped ones changed), 2 receivers",
+        "rules: 24 (1 of your own, 1 of the shipped ones changed); receivers: 2",
         f"hook: {', '.join(warnings[:5])} and 8 more",
         "spare: nothing, as no route leads there",
         f"nobody is told of {', '.join(criticals[:5])} and 6 more",
     ]
-    assert check(None)[0] == "24 rules (0 of your own, 0 shipped ones changed), 0 receivers"
+    assert check(None)[0] == "rules: 24 (0 of your own, 0 of the shipped ones changed); receivers: 0"
     config.write_text("rules: 1")
     with pytest.raises(ConfigError):
         check(config)

@@ -304,3 +304,17 @@ async def test_what_is_set_reaches_the_relay(tmp_path: Path) -> None:
     given = load(database_url=f"sqlite:///{tmp_path}/x.db", abort_grace_s=2, client_timeout_s=3, idle_timeout_s=4)
     relay = Sidecar(given).relay
     assert (relay.abort_grace_s, relay.client_timeout_s, relay.idle_timeout_s) == (2, 3, 4)
+
+
+async def test_an_upstream_may_take_a_while_to_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sidecar = Sidecar(load(upstream="http://127.0.0.1:9", database_url=f"sqlite:///{tmp_path}/specwatch.db"))
+    up = sidecar.recorder.sources.up
+    assert up() == {"speculative": None}
+    monkeypatch.setattr("sidecar.app._LOADING_S", -1.0)
+    assert up() == {"speculative": True}, "it was not tried yet"
+    upstream = sidecar._upstreams["speculative"]
+    watch = asyncio.ensure_future(upstream.watch())
+    while not upstream.down:
+        await asyncio.sleep(0.01)
+    watch.cancel()
+    assert up() == {"speculative": False}

@@ -76,7 +76,12 @@ def test_a_wrong_file_of_alerts_is_exit_code_2_and_names_the_key(tmp_path: Path)
     file, settings = tmp_path / "alerts.yaml", tmp_path / "specwatch.yaml"
     file.write_text(WRONG)
     settings.write_text("alerts: alerts.yaml")
-    for command in (f"alerts check {file}", f"alerts check -c {settings}", f"sidecar -c {settings}"):
+    for command in (
+        f"alerts check {file}",
+        f"alerts check -c {settings}",
+        f"sidecar -c {settings}",
+        f"up -c {settings}",
+    ):
         code, said = run(*command.split())
         words = f"specwatch: {file}: rules[0].expr: there is no reading acceptance_rte; did you mean acceptance_rate?"
         assert (code, words in said) == (2, True), said
@@ -107,6 +112,19 @@ def test_tests_of_rules_tell_by_their_exit_code(status: str, code: int, words: s
         )
     found, said = run("alerts", "test", str(good), str(file))
     assert (found, words.format(file=file) in said) == (code, True), said
+
+
+def test_tests_of_rules_need_no_secrets(tmp_path: Path) -> None:
+    away = "\nreceivers:\n  - {name: chat, type: webhook, url_file: away}\nroute: {receiver: chat}"
+    (tmp_path / "alerts.yaml").write_text(RIGHT + away)
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "config: alerts.yaml\ntests:\n- {name: a, readings: {acceptance_rate: 1}, expect: [{at: 0s, alerts: []}]}"
+    )
+    code, said = run("alerts", "check", str(tmp_path / "alerts.yaml"))
+    assert (code, "receivers[0].url_file: the file cannot be read" in said) == (2, True), said
+    code, said = run("alerts", "test", str(file))
+    assert (code, "passed" in said) == (0, True), said
 
 
 def test_what_grafana_is_asked_passes_through() -> None:

@@ -43,8 +43,11 @@ class Scene:
     def __init__(self, folder: Path, **settings: Any) -> None:
         plain = {"database_url": f"sqlite:///{folder}/specwatch.db", "similarity": "none", "fallback_triggers": []}
         self.down: list[str] = []
+        self.starting: list[str] = []
         urls = {SPECULATIVE: "http://127.0.0.1:9", AUTOREGRESSIVE: "http://127.0.0.1:9"}
-        made = self.recorder = Recorder(load(**plain | settings), urls, lambda: NO_TRAFFIC, down=lambda: self.down)
+        made = self.recorder = Recorder(
+            load(**plain | settings), urls, lambda: NO_TRAFFIC, down=lambda: self.down, starting=lambda: self.starting
+        )
         self.sources = made.sources
 
     def ended(self, *records: Record) -> None:
@@ -84,6 +87,7 @@ def test_what_nobody_has_told_is_not_known(scene: Scene) -> None:
         "autoregressive": 0,
         "probing": 0,
         "ineffective": 0,
+        "fell_back": 0,
         "open_slices": 0,
         "switches": 0,
         "similarity_pairs": 0,
@@ -95,6 +99,7 @@ def test_what_nobody_has_told_is_not_known(scene: Scene) -> None:
         "records_dropped": 0,
         "tap_failures": 0,
         "similarity_dropped": 0,
+        "notifications_failed": 0,
         "database_up": 0,
         "failed_tasks": 0,
     }
@@ -166,24 +171,24 @@ def decided(name: str, after: State, ago: float) -> Change:
     return Change(name, State.SPECULATIVE, after, time.time() - ago, Trigger.ACCEPTANCE, "p is low", {})
 
 
-STATES = ("autoregressive", "probing", "ineffective", "open_slices", "switches")
+STATES = ("autoregressive", "probing", "ineffective", "fell_back", "open_slices", "switches")
 
 
 def test_a_fallback_its_probes_and_its_return(tmp_path: Path) -> None:
     scene = Scene(tmp_path, fallback_slices=["scenario"])
     controller, now = scene.recorder.controller, time.time()
     scene.sources.fallback.restore(None, [decided("", State.AUTOREGRESSIVE, 61)])
-    assert scene.readings(*STATES) == [1, 0, 0, 0, 0], "what was before the start is no change"
+    assert scene.readings(*STATES) == [1, 0, 0, 1, 0, 0], "what was before the start is no change"
     for _ in range(3):
         scene.sources.fallback.served_plain(drafted=True)
-    assert scene.readings(*STATES) == [0, 0, 1, 0, 0]
+    assert scene.readings(*STATES) == [0, 0, 1, 1, 0, 0]
     scene.sources.fallback.counted(0)
     controller.tick(now, 0.0)
-    assert scene.readings(*STATES) == [0, 1, 0, 0, 0], "a probe is no return"
+    assert scene.readings(*STATES) == [0, 1, 0, 1, 0, 0], "a probe is no return"
     controller.set_mode("speculative", "drill")
-    assert scene.readings(*STATES, now=now + 10) == [0, 0, 0, 0, 1]
+    assert scene.readings(*STATES, now=now + 10) == [0, 0, 0, 0, 0, 1]
     controller.set_mode("auto", "over")
-    assert scene.readings(*STATES, now=now + 20) == [0, 0, 0, 0, 1]
+    assert scene.readings(*STATES, now=now + 20) == [0, 0, 0, 0, 0, 1]
     assert scene.readings("switches", now=now + 3600) == [1]
     assert scene.readings("switches", now=now + 7200) == [0]
 
@@ -197,7 +202,7 @@ def test_by_an_order_nothing_speculates_and_what_was_before_says_nothing(tmp_pat
     scene.recorder.controller.set_mode("autoregressive", "drill")
     assert scene.readings(*names) == [None] * 3
     assert scene.readings(*names[:2], kind="scenario", value="billing") == [None] * 2
-    assert scene.readings("autoregressive", "quality_replies") == [1, 0]
+    assert scene.readings("autoregressive", "fell_back", "quality_replies") == [1, 0, 0]
     scene.recorder.controller.set_mode("auto", "over")
     assert scene.readings(*names) == known
 
@@ -208,7 +213,18 @@ def test_slices_are_counted_apart(tmp_path: Path) -> None:
     scene.sources.fallback.restore(None, changes)
     scene.recorder.controller.tick(time.time(), 0.0)
     assert b'to="probing"} 2.0' in scene.recorder.metrics.render()
-    assert scene.readings(*STATES) == [0, 0, 0, 2, 0]
+    assert scene.readings(*STATES) == [0, 0, 0, 0, 2, 0]
+    assert b"specwatch_fallback_open_slices 2.0" in scene.recorder.metrics.render()
+    scene.down.append(AUTOREGRESSIVE)
+    assert scene.readings(*STATES) == [0, 0, 0, 0, 0, 0], "nothing could serve them without speculation"
+    assert b"specwatch_fallback_open_slices 0.0" in scene.recorder.metrics.render()
+
+
+def test_in_a_dry_run_nothing_has_fallen_back(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, fallback_slices=["scenario"], fallback_dry_run=True)
+    changes = [decided(name, State.AUTOREGRESSIVE, 1) for name in ("", "scenario=billing")]
+    scene.sources.fallback.restore(None, changes)
+    assert scene.readings(*STATES) == [0, 0, 0, 0, 0, 0]
 
 
 # ---- what comes out
@@ -439,12 +455,30 @@ def test_upstreams_that_are_away(scene: Scene) -> None:
         [1],
         [0],
     ]
+    assert b'specwatch_upstream_up{upstream="autoregressive"} 0.0' in scene.recorder.metrics.render()
+
+
+def test_an_upstream_that_may_be_loading_is_neither_up_nor_down(scene: Scene) -> None:
+    scene.down.append(AUTOREGRESSIVE)
+    scene.starting.append(AUTOREGRESSIVE)
+    assert scene.readings("upstream_up", kind="upstream", value=AUTOREGRESSIVE) == [None]
+    assert b'specwatch_upstream_up{upstream="autoregressive"}' not in scene.recorder.metrics.render()
+
+
+def test_notifications_that_failed(scene: Scene) -> None:
+    unsent = 0
+    scene.sources = replace(scene.sources, unsent=lambda: unsent)
+    now = time.time()
+    assert scene.readings("notifications_failed", now=now) == [0]
+    unsent = 3
+    assert scene.readings("notifications_failed", now=now + 15) == [3]
+    assert scene.readings("notifications_failed", now=now + 400) == [0]
 
 
 async def test_what_upstreams_count_themselves(scene: Scene) -> None:
     counting, other = Counting(), Counting()
     async with watching(serving(counting), serving(other)) as (made, _, look):
-        scene.sources = replace(scene.sources, counters=made, upstreams=("a", "b"))
+        scene.sources = replace(scene.sources, counters=made, up=lambda: {"a": True, "b": True})
         await look()
         counting.step([2, 3, 4, 0])
         counting.step([2, 3, 4, 0])

@@ -9,11 +9,12 @@ from contextlib import asynccontextmanager, contextmanager
 import pytest
 import trustme
 from support.proxy import Proxy, post, proxy
+from support.scripted_engine import until
 from support.upstream import Upstream as Server
 from support.upstream import echo, json_reply, replying, resets_at_its_end, running
 
 from sidecar.record import Arm, Outcome
-from sidecar.relay.upstream import RETRY_S
+from sidecar.relay.upstream import RETRY_S, Upstream
 
 SECOND = json_reply({"from": "second"})
 
@@ -81,6 +82,22 @@ async def test_while_an_upstream_is_sought_no_client_waits_for_it() -> None:
             for answer in await asyncio.gather(*(made.exchange(post(b"{}")) for _ in range(20))):
                 assert b"second" in answer
             assert first.in_flight == 0
+
+
+async def test_an_upstream_is_looked_at_while_no_request_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sidecar.relay.upstream.LOOK_S", 0.02)
+    port = free_port()
+    upstream = Upstream("a", f"http://127.0.0.1:{port}")
+    watch = asyncio.ensure_future(upstream.watch())
+    try:
+        await until(lambda: upstream.down)
+        assert not upstream.reached
+        async with running(replying(SECOND), port=port):
+            await until(lambda: upstream.reached and not upstream.down)
+        await until(lambda: upstream.down)
+        assert upstream.reached
+    finally:
+        watch.cancel()
 
 
 async def test_many_that_fail_at_once_leave_one_that_seeks() -> None:
