@@ -21,8 +21,9 @@ INTERVAL_S = 30
 _HEAD = """\
 # The alerts of ../../rules.yml as Grafana's own rules; made by grafana/generate.py, so change them there. Use these or
 # Prometheus's, or the same alert is told twice. Contact points and notification policies are yours: match on severity.
-# Without data, or where Prometheus cannot be asked, a rule keeps its state; SpecwatchSidecarDown tells of it. But where
-# one series vanishes and others of the rule stay, that one is resolved after two looks, whatever is set here.
+# Without data, or where Prometheus cannot be asked, a rule keeps its state; SpecwatchSidecarDown tells of it. One that
+# is pending then goes on, and fires at the end of its `for`. And where one series vanishes and others of the rule stay,
+# that one is resolved after two looks, whatever is set here.
 """
 
 

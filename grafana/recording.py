@@ -1,4 +1,5 @@
-"""Recording rules: figures that alerts and dashboards share, named level:metric:operation.
+"""Recording rules: figures that alerts read, and some for dashboards of your own, named level:metric:operation. The
+dashboards of this package do without, so that they work where nobody loads the rules.
 
 The level names the labels that tell series apart: `instance` stands for a sidecar with all labels of its scrape
 (`without` keeps them, as namespace and pod). Every ratio divides by `(… > 0)`: without traffic there is no value,

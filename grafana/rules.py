@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from textwrap import wrap
 from typing import Any, NamedTuple
 
 import yaml
@@ -133,20 +134,15 @@ ALERTS = (
         ">",
         0,
     ),
-    # Of the states exactly one is 1, so that a change is seen in two of them.
+    # A round of probes that fails is no change.
     _alert(
         "SpecwatchFallbackFlapping",
-        "sum without (state) (changes(specwatch_fallback_state[1h])) / 2",
+        'max without (state) (changes(specwatch_fallback_state{state="speculative"}[1h]))',
         ">=",
         6,
         digits=0,
     ),
-    _alert(
-        "SpecwatchFellBack",
-        'max without (state) (specwatch_fallback_state{state=~"autoregressive|probing"})',
-        ">",
-        0,
-    ),
+    _alert("SpecwatchFellBack", "specwatch_fell_back", ">", 0),
     _alert("SpecwatchSliceFellBack", "specwatch_fallback_open_slices", ">", 0, digits=0),
     # What comes out.
     _alert("SpecwatchSimilarityCritical", _SIMILARITY, "<", 0.75, _ENOUGH_PAIRS),
@@ -188,6 +184,14 @@ ALERTS = (
         "<",
         1,
         f"{_REQUESTS} > 0",
+        'max without (state) (specwatch_fallback_state{state="autoregressive"}) < 1',
+    ),
+    _alert(
+        "SpecwatchNotificationsFail",
+        'sum without (receiver, outcome) (increase(specwatch_notifications_total{outcome!="sent"}[5m]))',
+        ">",
+        0,
+        digits=0,
     ),
     _alert("SpecwatchTapFailures", "increase(specwatch_tap_failures_total[5m])", ">", 0, digits=0),
 )
@@ -243,7 +247,16 @@ OUTSIDE = (
 
 def files() -> dict[str, str]:
     """Path below this folder -> text."""
-    return {"rules.yml": _HEAD + dump({"groups": groups()})}
+    return {"rules.yml": _HEAD + _explained(dump({"groups": groups()}))}
+
+
+def _explained(text: str) -> str:
+    """With what each record is above it."""
+    for record in (each for records in GROUPS.values() for each in records):
+        lines = "".join(f"      # {line}\n" for line in wrap(record.about, 112))
+        begins = f"      - record: {record.name}\n"
+        text = text.replace(begins, lines + begins)
+    return text
 
 
 def groups() -> list[dict[str, Any]]:

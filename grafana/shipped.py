@@ -57,9 +57,7 @@ class Shipped:
         if not paths:
             raise NotShipped("dashboards/ has no dashboards: install specwatch again")
         models = [self._json(path) for path in paths]
-        return [
-            Dashboard(model["uid"], {k: v for k, v in model.items() if k not in ("id", "version")}) for model in models
-        ]
+        return [Dashboard(model["uid"], content(model)) for model in models]
 
     def datasource_settings(self) -> dict[str, Any]:
         """The data source as the HTTP API takes it, without its URL."""

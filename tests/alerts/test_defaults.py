@@ -69,14 +69,16 @@ MARKS: dict[str, tuple[dict[str, float], list[dict[str, float]]]] = {
         ],
     ),
     "SpecwatchEngineFeedLost": (
-        {"feed_connected": 0, "requests": 1},
-        [{"feed_connected": 1, "requests": 1}, {"feed_connected": 0, "requests": 0}],
+        {"feed_connected": 0, "requests": 1, "autoregressive": 0},
+        [
+            {"feed_connected": 1, "requests": 1, "autoregressive": 0},
+            {"feed_connected": 0, "requests": 0, "autoregressive": 0},
+            {"feed_connected": 0, "requests": 1, "autoregressive": 1},
+        ],
     ),
     "SpecwatchTapFailures": ({"tap_failures": 1}, [{"tap_failures": 0}]),
-    "SpecwatchFellBack": (
-        {"autoregressive": 1, "probing": 0},
-        [{"autoregressive": 0, "probing": 0}],
-    ),
+    "SpecwatchNotificationsFail": ({"notifications_failed": 1}, [{"notifications_failed": 0}]),
+    "SpecwatchFellBack": ({"fell_back": 1}, [{"fell_back": 0}]),
     "SpecwatchSliceFellBack": ({"open_slices": 1}, [{"open_slices": 0}]),
     "SpecwatchFirstPositionTruncations": (
         {"first_position_share": 0.151, "window_requests": 50},
@@ -150,7 +152,7 @@ def test_severities() -> None:
         "SpecwatchDraftsTimeOut", "SpecwatchFallbackIneffective", "SpecwatchErrors", "SpecwatchUpstreamDown",
     ]  # fmt: skip
     assert by_severity[Severity.INFO] == [
-        "SpecwatchFellBack", "SpecwatchSliceFellBack", "SpecwatchFirstPositionTruncations", "SpecwatchTruncationsMany",
+        "SpecwatchFirstPositionTruncations", "SpecwatchTruncationsMany",
     ]  # fmt: skip
 
 

@@ -28,11 +28,13 @@ STEPS = "specwatch_engine_feed_steps_total"
 PAIRS = 'specwatch_similarity_count{kind="draft"}'
 COSINES = 'specwatch_similarity_sum{kind="draft"}'
 DROPPED = 'specwatch_records_dropped_total{stage="queue"}'
+UNSENT = 'specwatch_notifications_total{receiver="hook",outcome="timeout"}'
 TAP = "specwatch_tap_failures_total"
 LATE = "specwatch_late_streams_total"
 FAILURES = "specwatch_failures_total"
 ALIGNED = "specwatch_tokenizer_aligned"
 RATIO = "specwatch_latency_ratio"
+FELL_BACK = "specwatch_fell_back"
 SLICES = "specwatch_fallback_open_slices"
 DATABASE = "specwatch_database_up"
 UPSTREAM = 'specwatch_upstream_up{upstream="engine"}'
@@ -98,6 +100,7 @@ HEALTHY: Series = {
     state("autoregressive"): 0.0,
     state("probing"): 0.0,
     state("ineffective"): 0.0,
+    FELL_BACK: 0.0,
     SLICES: 0.0,
     ALIGNED: 1.0,
     LATE: "+0",
@@ -105,6 +108,8 @@ HEALTHY: Series = {
     UPSTREAM: 1.0,
     COVERAGE: 0.99,
     DROPPED: "+0",
+    UNSENT: "+0",
+    'specwatch_notifications_total{receiver="hook",outcome="sent"}': "+1",
     TAP: "+0",
     DATABASE: 1.0,
 }
@@ -174,12 +179,15 @@ CASES: Mapping[str, Case] = {
     "SpecwatchFiguresMissing": Case({UNKNOWN: "+10.3"}, near=({UNKNOWN: "+9.7"},), few=({UNKNOWN: "+0.7", **SLOW},)),
     "SpecwatchFallbackIneffective": Case({state("speculative"): 0.0, state("ineffective"): 1.0}),
     "SpecwatchFallbackFlapping": Case(
-        {state("speculative"): "1 1 0 0 1 1 0 0 1 1 0 0 1x20", state("probing"): "0 0 1 1 0 0 1 1 0 0 1 1 0x20"},
-        near=({state("speculative"): "1 1 0 0 1 1 0 0 1 1 0x20", state("autoregressive"): "0 0 1 1 0 0 1 1 0 0 1x20"},),
-        near_raises=("SpecwatchFellBack",),
+        {state("speculative"): "1 1 0 0 1 1 0 0 1 1 0 0 1x20", state("autoregressive"): "0 0 1 1 0 0 1 1 0 0 1 1 0x20"},
+        near=(
+            {state("speculative"): "1 1 0 0 1 1 0 0 1 1 0x20", state("autoregressive"): "0 0 1 1 0 0 1 1 0 0 1x20"},
+            # Rounds of probes that fail.
+            {state("speculative"): 0.0, state("probing"): "1 1 0 0 1 1 0 0 1 1 0 0 1x20"},
+        ),
         over_after=80,
     ),
-    "SpecwatchFellBack": Case({state("speculative"): 0.0, state("probing"): 1.0}),
+    "SpecwatchFellBack": Case({FELL_BACK: 1.0}),
     "SpecwatchSliceFellBack": Case({SLICES: 1.0}),
     "SpecwatchSimilarityCritical": Case(
         {COSINES: "+7.4"},
@@ -211,8 +219,14 @@ CASES: Mapping[str, Case] = {
     "SpecwatchDatabaseDown": Case({DATABASE: 0.0}),
     # No step ever came, as where the sidecar was restarted; nobody asked for anything; engine_events is not set.
     "SpecwatchEngineFeedLost": Case(
-        {CORES: 0.0, STEPS: "+0"}, few=({CORES: 0.0, REQUESTS: "+0", BASELINE: "+0"}, {CORES: None, STEPS: "+0"})
+        {CORES: 0.0, STEPS: "+0"},
+        few=(
+            {CORES: 0.0, REQUESTS: "+0", BASELINE: "+0"},
+            {CORES: None, STEPS: "+0"},
+            {CORES: 0.0, state("speculative"): 0.0, state("autoregressive"): 1.0},
+        ),
     ),
+    "SpecwatchNotificationsFail": Case({UNSENT: "0x20 1x20"}),
     "SpecwatchTapFailures": Case({TAP: "0x20 1x20"}),
     "SpecwatchLatencyBudgetFastBurn": Case(
         timed(20, 4.6), near=(timed(20, 5.2),), few=(_FEW_SLOW,), beside=_GOAL, near_raises=_GOAL, over_after=80
