@@ -144,16 +144,26 @@ def _conclude(options: Options, report: Report, *, quiet: bool) -> None:
 @app.command("export")
 def export_command(
     folder: Annotated[Path, typer.Argument(help="Where to write; made if there is none.", show_default=False)],
+    prometheus_url: Annotated[
+        str | None, typer.Option(help="Prometheus as Grafana reaches it.", show_default="http://prometheus:9090")
+    ] = None,
     datasource_uid: DatasourceUid = DATASOURCE,
     alerts: Annotated[
         bool, typer.Option("--alerts", help="Alert rules for Grafana, in place of those for Prometheus.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there and different.")] = False,
 ) -> None:
-    """Write dashboards, provisioning files and rules, for a Grafana and a Prometheus elsewhere."""
+    """Write dashboards, provisioning files and rules, for a Grafana and a Prometheus elsewhere.
+
+    The folder provisioning is one for Grafana's paths.provisioning; rules.yml one of Prometheus's rule_files.
+    """
     shipped = Shipped(datasource=_uid("--datasource-uid", datasource_uid))
     try:
-        written = export(shipped, folder, alerts=alerts, force=force)
+        if prometheus_url is not None:
+            connection.check_address("--prometheus-url", prometheus_url)
+        written = export(shipped, folder, alerts=alerts, prometheus_url=prometheus_url, force=force)
+    except UsageError as error:
+        _fail(str(error), 2)
     except InTheWay as error:
         _fail(f"nothing written, these are there and different (--force overwrites them): {error}", 1)
     except NotShipped as error:
@@ -164,6 +174,9 @@ def export_command(
     for one in changed:
         typer.echo(str(one.path))
     typer.echo(f"written: {len(changed)} of {len(written)}" if changed else "unchanged")
+    other = folder / "rules.yml" if alerts else folder / "provisioning" / "alerting"
+    if other.exists():
+        typer.echo(f"{other} is there as well: take one of the two out, else each alert comes twice", err=True)
 
 
 def main() -> None:

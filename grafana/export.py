@@ -1,5 +1,6 @@
 """The files of this package for a Grafana and a Prometheus elsewhere: dashboards, provisioning, rules."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,17 +21,36 @@ class Written:
     changed: bool
 
 
-def contents(shipped: Shipped, *, alerts: bool) -> dict[str, str]:
-    """Text by path below the folder. Alerts come once: as Grafana's rules with `alerts`, else as Prometheus's."""
+def contents(shipped: Shipped, folder: Path, *, alerts: bool, prometheus_url: str | None) -> dict[str, str]:
+    """Text by path below the folder. Alerts come once: as Grafana's rules with `alerts`, else as Prometheus's.
+
+    Grafana is told to read the dashboards from there, and the data source is at `prometheus_url`; None: as shipped.
+    """
     patterns = ["dashboards/*.json", "provisioning/dashboards/*", "provisioning/datasources/*"]
     patterns.append("provisioning/alerting/*" if alerts else "rules.yml")
     paths = [path for pattern in patterns for path in sorted(shipped.root.glob(pattern)) if path.is_file()]
-    return {path.relative_to(shipped.root).as_posix(): shipped.text(path) for path in paths}
+    texts = {path.relative_to(shipped.root).as_posix(): shipped.text(path) for path in paths}
+    places = {
+        "/etc/grafana/dashboards": str(folder.absolute() / "dashboards"),
+        "http://prometheus:9090": prometheus_url,
+    }
+    for name in [name for name in texts if name.startswith("provisioning/d")]:
+        for shipped_as, wanted in places.items():
+            texts[name] = texts[name].replace(f" {shipped_as}\n", f" {json.dumps(wanted or shipped_as)}\n")
+    return texts
 
 
-def export(shipped: Shipped, folder: Path, *, alerts: bool = False, force: bool = False) -> list[Written]:
+def export(
+    shipped: Shipped,
+    folder: Path,
+    *,
+    alerts: bool = False,
+    prometheus_url: str | None = None,
+    force: bool = False,
+) -> list[Written]:
     """Writes them below `folder`. Raises InTheWay before it writes anything, OSError where it cannot."""
-    texts = {folder / name: text for name, text in contents(shipped, alerts=alerts).items()}
+    made = contents(shipped, folder, alerts=alerts, prometheus_url=prometheus_url)
+    texts = {folder / name: text for name, text in made.items()}
     different = [path for path, text in texts.items() if not _has(path, text) and (path.exists() or path.is_symlink())]
     if different and not force:
         raise InTheWay(different)

@@ -11,7 +11,7 @@ from .shipped import FOLDER
 
 
 class RuleGroup:
-    """`shipped` as the HTTP API takes it; `receiver` is the contact point of all its rules, None leaves that open."""
+    """`shipped` as the HTTP API takes it; `receiver` is the contact point of its rules, None leaves each its own."""
 
     def __init__(self, grafana: Grafana, shipped: Mapping[str, Any], folder: str, receiver: str | None) -> None:
         self.grafana = grafana
@@ -30,10 +30,14 @@ class RuleGroup:
         return self.grafana.ask(doing, look) or {}
 
     def wanted(self, there: Mapping[str, Any]) -> dict[str, Any]:
-        """What to send. A rule that is paused there stays so. Raises Failure where saving would harm others."""
+        """What to send. A rule that is paused there stays so, and keeps its contact point.
+
+        Raises Failure where saving would harm others.
+        """
         rules = there.get("rules") or []
         self._of_others(rules)
         paused = {rule.get("uid") for rule in rules if rule.get("isPaused")}
+        kept = {rule.get("uid"): rule["notification_settings"] for rule in rules if rule.get("notification_settings")}
         fixed: dict[str, Any] = {
             "orgID": self.grafana.target.org or 1,
             "folderUID": self.folder,
@@ -41,7 +45,10 @@ class RuleGroup:
         }
         if self.receiver is not None:
             fixed["notification_settings"] = {"receiver": self.receiver}
-        ours = [{**rule, **fixed, "isPaused": rule["uid"] in paused} for rule in self.shipped["rules"]]
+        ours = []
+        for rule in self.shipped["rules"]:
+            told = {"notification_settings": kept[rule["uid"]]} if rule["uid"] in kept else {}
+            ours.append({**rule, **told, **fixed, "isPaused": rule["uid"] in paused})
         return {**self.shipped, "folderUid": self.folder, "rules": ours}
 
     def save(self, wanted: Mapping[str, Any]) -> str:

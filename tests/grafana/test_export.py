@@ -47,6 +47,23 @@ def test_the_uid_is_put_in_place_of_ours_everywhere(root: Path, tmp_path: Path) 
     assert text == original.read_text().replace("specwatch-prom", "own_prom")
 
 
+def test_grafana_is_told_where_dashboards_and_prometheus_are(tmp_path: Path) -> None:
+    folder = tmp_path / "a b"
+    assert run(folder, "--prometheus-url", "https://prom.example/x").exit_code == 0
+    provider = yaml.safe_load((folder / "provisioning/dashboards/specwatch.yaml").read_text())
+    assert provider["providers"][0]["options"]["path"] == str(folder / "dashboards")
+    source = yaml.safe_load((folder / "provisioning/datasources/specwatch.yaml").read_text())
+    assert source["datasources"][0]["url"] == "https://prom.example/x"
+    assert run(folder, "--prometheus-url", "prom").exit_code == 2
+
+
+def test_rules_of_the_other_kind_that_are_there_are_told_of(tmp_path: Path) -> None:
+    assert run(tmp_path / "a").stderr == ""
+    words = "is there as well: take one of the two out, else each alert comes twice\n"
+    assert run(tmp_path / "a", "--alerts").stderr == f"{tmp_path / 'a/rules.yml'} {words}"
+    assert run(tmp_path / "a").stderr == f"{tmp_path / 'a/provisioning/alerting'} {words}"
+
+
 def test_a_second_export_changes_nothing(tmp_path: Path) -> None:
     first = run(tmp_path / "a")
     assert first.stdout.splitlines()[-1] == "written: 5 of 5"

@@ -135,7 +135,7 @@ def test_policies_and_contact_points_are_never_touched(server: GrafanaServer, ro
     assert not any(request.method == "DELETE" for request in server.requests)
 
 
-def test_a_receiver_is_set_on_every_rule_and_taken_off_again(server: GrafanaServer, root: Path) -> None:
+def test_a_receiver_is_set_on_every_rule_and_kept(server: GrafanaServer, root: Path) -> None:
     with_receiver = Options(prometheus_url=PROMETHEUS, alerts=True, receiver="on-call")
     assert not pushed(server, root, with_receiver).failures
     for group in server.groups.values():
@@ -143,8 +143,17 @@ def test_a_receiver_is_set_on_every_rule_and_taken_off_again(server: GrafanaServ
             group["rules"]
         )
     assert not pushed(server, root, with_receiver).changed
-    assert {step.name for step in pushed(server, root).changed} == {"acceptance", "state/other"}
-    assert server.groups["specwatch", "acceptance"]["rules"][0]["notification_settings"] is None
+    server.contact_points.append({**server.contact_points[0], "uid": "p2", "name": "night-shift"})
+    # Who is told of a rule is the operator's affair, who may have set it in Grafana.
+    server.groups["specwatch", "acceptance"]["rules"][0]["notification_settings"] = {"receiver": "night-shift"}
+    assert not pushed(server, root).changed
+    changed = json.loads((root / "provisioning/rule-groups.json").read_text())
+    changed[0]["rules"][0]["for"] = "5m"
+    (root / "provisioning/rule-groups.json").write_text(json.dumps(changed))
+    assert {step.name for step in pushed(server, root).changed} == {"acceptance"}
+    first, second = server.groups["specwatch", "acceptance"]["rules"]
+    assert (first["for"], first["notification_settings"]) == ("5m", {"receiver": "night-shift"})
+    assert second["notification_settings"] == {"receiver": "on-call"}
 
 
 def test_a_receiver_that_is_not_there_stops_before_anything_is_written(server: GrafanaServer, root: Path) -> None:

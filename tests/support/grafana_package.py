@@ -74,7 +74,8 @@ def make(root: Path) -> Path:
     source = {"name": "Specwatch", "uid": "specwatch-prom", "type": "prometheus", "access": "proxy", "orgId": 1}
     source |= {"url": "http://prometheus:9090", "editable": False, "jsonData": {"httpMethod": "POST"}}
     write(root / "provisioning/datasources/specwatch.yaml", yaml.safe_dump({"apiVersion": 1, "datasources": [source]}))
-    write(root / "provisioning/dashboards/specwatch.yaml", yaml.safe_dump({"apiVersion": 1, "providers": []}))
+    provider = {"name": "specwatch", "type": "file", "options": {"path": "/etc/grafana/dashboards"}}
+    write(root / "provisioning/dashboards/specwatch.yaml", yaml.safe_dump({"apiVersion": 1, "providers": [provider]}))
     groups = [group("acceptance", rule("AcceptanceLow"), rule("Slow")), group("state/other", rule("Down"), interval=30)]
     write(root / "provisioning/rule-groups.json", json.dumps(groups))
     write(root / "provisioning/alerting/rules.yaml", yaml.safe_dump({"apiVersion": 1, "groups": []}))
