@@ -24,6 +24,8 @@ from .store.writer import Writer
 _log = logging.getLogger(__name__)
 
 _TICK_S = 1.0
+#: Labels that every alert has.
+_OF_ALL = ("alertname", "severity", "instance")
 
 
 class Alerting:
@@ -53,6 +55,8 @@ class Alerting:
 
     async def run(self) -> None:
         """Look at the rules each `interval`, the first time after one, and send what is due. Ends when cancelled."""
+        names = [receiver.name for receiver in self._config.receivers]
+        _log.info("%d alert rules; receivers: %s", len(self._config.rules), ", ".join(names) or "none")
         interval = self._config.interval_s
         look_at = time.monotonic() + interval
         while True:
@@ -182,8 +186,8 @@ def _known(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Alert], dict[tuple[s
 
 
 def _words(alert: Alert) -> str:
-    own = {name: value for name, value in alert.labels.items() if name not in ("alertname", "severity", "instance")}
-    return f"{alert.name} ({alert.severity}){own or ''}: {line(alert.annotations.get('summary', ''))}"
+    labels = [f"{name}={value}" for name, value in alert.labels.items() if name not in _OF_ALL]
+    return line(f"{', '.join([alert.name, *labels])} ({alert.severity}): {alert.annotations.get('summary', '')}")
 
 
 def _active(alert: Alert) -> dict[str, Any]:
