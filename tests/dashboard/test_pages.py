@@ -1,6 +1,8 @@
 """Both pages, and every state with nothing to show, in Streamlit's own test harness."""
 
+import gc
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -279,3 +281,20 @@ def test_moved_tokens_are_named(now, drafts, api, sample):
             "rejected 100 times; a token is id 7 in the target and 8 in the draft, rejected 1 time; 2 more tokens. "
             "Such guesses are right and lost: use a draft that was trained with the target's tokenizer."
         )
+
+
+def resident() -> int:
+    """Memory of this process, bytes."""
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_c32_five_hundred_reruns_leave_memory_as_it_was(now, api):
+    seen = []
+    for _ in range(5):
+        for _ in range(100):
+            now.run()
+        api.seen.clear()  # of the test's own server
+        seen.append(resident())
+    assert not now.exception
+    assert seen[-1] - seen[0] < 4 * 2**20

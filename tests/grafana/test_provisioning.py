@@ -29,7 +29,7 @@ RULE: dict[str, Any] = {
 }
 
 
-def test_the_files_that_are_shipped_have_no_faults() -> None:
+def test_c32_the_files_that_are_shipped_have_no_faults() -> None:
     assert faults(PROVISIONING, BOARDS) == []
 
 
