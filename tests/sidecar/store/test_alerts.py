@@ -83,7 +83,7 @@ def test_the_newest_come_first_and_are_bounded(database_url: str) -> None:
 
 
 def test_those_of_a_full_queue_are_counted(database_url: str) -> None:
-    assert write(database_url, *(event(FIRING, number) for number in range(1005))).dropped == 5
+    assert write(database_url, *(event(FIRING, number) for number in range(10_005))).dropped == 5
 
 
 @pytest.mark.parametrize(
