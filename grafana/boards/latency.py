@@ -1,5 +1,7 @@
 """Latency with speculation against latency without."""
 
+from grafana_foundation_sdk.builders import stat
+
 from .. import promql, words
 from ..board import board
 from ..panels import Query, Size, at_least, at_most, clamped, heat_map, lines, single
@@ -28,26 +30,8 @@ def json() -> str:
         "Specwatch: latency",
         "Requests that speculated against requests that did not: whole replies, first token, each token after it.",
         [
-            single(
-                "p95_latency_under_800ms_ratio",
-                words.MINUTES,
-                Query(promql.minutes_within("0.8", _LATENCY, window="1h")),
-                unit="percentunit",
-                size=_SMALL,
-                steps=at_least(words.GOAL),
-                none=words.NO_TRAFFIC,
-                decimals=1,
-            ),
-            single(
-                "latency_under_800ms_ratio",
-                f"{words.TIMELY} Of the last hour.",
-                Query(promql.share_within("0.8", _LATENCY, window="1h")),
-                unit="percentunit",
-                size=_SMALL,
-                steps=at_least(words.GOAL),
-                none=words.NO_TRAFFIC,
-                decimals=1,
-            ),
+            timely_minutes(_SMALL),
+            timely_requests(_SMALL),
             single(
                 "Latency ratio at like concurrency",
                 f"{words.RATIO} As each sidecar computes it; the highest of those picked.",
@@ -143,3 +127,29 @@ def _both(metric: str) -> list[Query]:
     return [
         Query(promql.quantile(q, metric, arms), f"p{q * 100:.0f} {side}") for q in (0.5, 0.95) for side, arms in _SIDES
     ]
+
+
+def timely_minutes(size: Size) -> stat.Panel:
+    return single(
+        "p95_latency_under_800ms_ratio",
+        words.MINUTES,
+        Query(promql.minutes_within("0.8", _LATENCY, window="1h")),
+        unit="percentunit",
+        size=size,
+        steps=at_least(words.GOAL),
+        none=words.NO_TRAFFIC,
+        decimals=1,
+    )
+
+
+def timely_requests(size: Size) -> stat.Panel:
+    return single(
+        "latency_under_800ms_ratio",
+        f"{words.TIMELY} Of the last hour.",
+        Query(promql.share_within("0.8", _LATENCY, window="1h")),
+        unit="percentunit",
+        size=size,
+        steps=at_least(words.GOAL),
+        none=words.NO_TRAFFIC,
+        decimals=1,
+    )

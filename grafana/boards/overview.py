@@ -6,6 +6,7 @@ from grafana_foundation_sdk.models.common import BigValueTextMode
 from .. import promql, words
 from ..board import board
 from ..panels import Query, Size, at_least, at_most, clamped, columns, lines, rows_above_zero, single
+from .latency import timely_minutes, timely_requests
 from .runbook import UID as RUNBOOK
 
 _SMALL = Size(4, 4)
@@ -20,16 +21,7 @@ def json() -> str:
         "Specwatch: overview",
         "Whether latency is within the promise, whether speculation is worth it, and which alerts fire.",
         [
-            single(
-                "p95_latency_under_800ms_ratio",
-                words.MINUTES,
-                Query(promql.minutes_within("0.8", _LATENCY, window="1h")),
-                unit="percentunit",
-                size=Size(14, 9),
-                steps=at_least(words.GOAL),
-                none=words.NO_TRAFFIC,
-                decimals=1,
-            ),
+            timely_minutes(Size(14, 9)),
             lines(
                 "Acceptance rate p, last 100 requests",
                 f"{words.P} Of the last 100 requests that speculated, one curve for each sidecar.",
@@ -170,16 +162,7 @@ def _now() -> list[stat.Panel]:
             none=words.NOT_KNOWN,
             decimals=0,
         ),
-        single(
-            "latency_under_800ms_ratio",
-            f"{words.TIMELY} Of the last hour.",
-            Query(promql.share_within("0.8", _LATENCY, window="1h")),
-            unit="percentunit",
-            size=_SMALL,
-            steps=at_least(words.GOAL),
-            none=words.NO_TRAFFIC,
-            decimals=1,
-        ),
+        timely_requests(_SMALL),
         single(
             "Requests/s",
             "Generation requests that ended, whatever their outcome.",

@@ -4,6 +4,7 @@ The goal is a p95 of 800 ms. By nearest rank, p95 is within it exactly when at l
 counts are enough.
 """
 
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from ..record import Outcome, Record
@@ -16,6 +17,18 @@ TRAILING = 5
 _KEPT = WINDOW_S // 60 + TRAILING
 #: Rows have whole microseconds, to which a time is rounded.
 _HALF_A_MICROSECOND = 5e-7
+
+
+def within_goal(minutes: Iterable[int], counts: Mapping[int, tuple[int, int]]) -> int:
+    """How many of `minutes` reach the goal together with those before them that they are held to.
+
+    `counts`: by minute, requests and those of them that took GOAL_MS at most.
+    """
+    reached = 0
+    for at in minutes:
+        trailing = [counts.get(at - back, (0, 0)) for back in range(TRAILING)]
+        reached += 100 * sum(fast for _, fast in trailing) >= 95 * sum(n for n, _ in trailing)
+    return reached
 
 
 class Reached(NamedTuple):
@@ -79,11 +92,7 @@ class Goal:
         inside = {at: counted for at, counted in counts.items() if at > first}
         if first in counts and (part := self._minutes[first].sums(offset, 60))[0]:
             inside[first] = part
-        kept = 0
-        for at in inside:
-            trailing = [counts.get(at - back, (0, 0)) for back in range(TRAILING)]
-            kept += 100 * sum(fast for _, fast in trailing) >= 95 * sum(n for n, _ in trailing)
         requests, fast = (sum(counted[i] for counted in inside.values()) for i in (0, 1))
         if not requests:
             return Reached(0, None, None)
-        return Reached(requests, fast / requests, kept / len(inside), 60 * min(inside))
+        return Reached(requests, fast / requests, within_goal(inside, counts) / len(inside), 60 * min(inside))

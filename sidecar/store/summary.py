@@ -6,6 +6,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, and_, func, not_, select
 
 from sidecar.probes.acceptance import CountWindow, one
+from sidecar.probes.goal import GOAL_MS, TRAILING, within_goal
 from sidecar.record import Arm, Outcome
 
 from . import figures
@@ -13,9 +14,6 @@ from .expressions import Filters, counted, epoch_minute, r, speculating, utc, wi
 from .latency import by_concurrency, latency_series
 from .series import ACCEPTANCE, Conditions, Split, listed, positions, sum_at
 
-#: The promise that the SLO ratios are about.
-SLO_MS = 800
-_SLO_TRAILING_MINUTES = 5
 _MAX_REASONS = 20
 
 
@@ -97,7 +95,7 @@ def _sums(connection: Connection, where: Conditions) -> dict[str, int]:
         "served": _served,
         "covered": and_(_served, _trusted),
         "timed": timed,
-        "fast": and_(timed, r.latency_ms <= SLO_MS),
+        "fast": and_(timed, r.latency_ms <= GOAL_MS),
     }
     traffic = select(
         *(_count(condition).label(name) for name, condition in conditions.items()),
@@ -138,7 +136,7 @@ def _acceptance(connection: Connection, where: Conditions) -> dict[str, Any]:
 
 
 def _minutes_within_slo(connection: Connection, window_s: int, now: float) -> float | None:
-    """The share of minutes with traffic whose p95 is within SLO_MS.
+    """The share of minutes with traffic whose p95 is within GOAL_MS.
 
     A minute is held to the p95 of itself and the four minutes before it. By nearest rank, p95 is within the
     limit exactly when at least 95 % of the requests are.
@@ -148,8 +146,8 @@ def _minutes_within_slo(connection: Connection, window_s: int, now: float) -> fl
     minute = epoch_minute(r.started_at).label("minute")
     timed = [r.started_at < utc(now), _ok, r.latency_ms.is_not(None)]
     rows = connection.execute(
-        select(minute, func.count(), _count(r.latency_ms <= SLO_MS))
-        .where(r.started_at >= first - timedelta(minutes=_SLO_TRAILING_MINUTES - 1), *timed)
+        select(minute, func.count(), _count(r.latency_ms <= GOAL_MS))
+        .where(r.started_at >= first - timedelta(minutes=TRAILING - 1), *timed)
         .group_by("minute")
     )
     counts = {int(at): (int(n), int(fast)) for at, n, fast in rows}
@@ -159,11 +157,7 @@ def _minutes_within_slo(connection: Connection, window_s: int, now: float) -> fl
     inside = [r.started_at >= since, r.started_at < first + timedelta(minutes=1), *timed]
     if connection.execute(select(r.id).where(*inside).limit(1)).first() is not None:
         minutes.append(start)
-    kept = 0
-    for at in minutes:
-        trailing = [counts.get(at - back, (0, 0)) for back in range(_SLO_TRAILING_MINUTES)]
-        kept += 100 * sum(fast for _, fast in trailing) >= 95 * sum(n for n, _ in trailing)
-    return figures.ratio(kept, len(minutes))
+    return figures.ratio(within_goal(minutes, counts), len(minutes))
 
 
 def _count(condition: ColumnElement[bool]) -> ColumnElement[int]:
