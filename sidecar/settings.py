@@ -66,6 +66,43 @@ Trigger = Literal[
 ]
 
 
+#: Days for which rows are kept unless `retention_days` tells otherwise: a month of requests, longer what is small, and
+#: for ever what a year is made of.
+RETENTION_DAYS: dict[str, float | None] = {
+    "requests": 30,
+    "texts": 7,
+    "similarities": 90,
+    "counters": 90,
+    "alignments": None,
+    "transitions": 730,
+    "alerts": 365,
+    "audit": 365,
+    "minutes": 90,
+    "hours": 730,
+    "days": None,
+}
+Table = Literal[
+    "requests",
+    "texts",
+    "similarities",
+    "counters",
+    "alignments",
+    "transitions",
+    "alerts",
+    "audit",
+    "minutes",
+    "hours",
+    "days",
+]
+
+
+def _forever(value: object) -> object:
+    return None if value == "none" else value
+
+
+Days = Annotated[Annotated[float, Field(gt=0, le=36_500)] | None, BeforeValidator(_forever)]
+
+
 def _default_triggers() -> list[Trigger]:
     return ["acceptance", "draft_timeout", "engine_errors"]
 
@@ -86,11 +123,24 @@ class Settings(BaseSettings):
     admin_token: SecretStr | None = Field(
         None, description="Bearer token of the admin port; required when it is not on loopback."
     )
+    admin_read_token: SecretStr | None = Field(
+        None, description="A second token, which may read and not order anything: for dashboards and Prometheus."
+    )
+    admin_per_second: float = Field(
+        50, gt=0, description="Requests a second that one address may send to the admin port; more are answered 429."
+    )
     dashboard: Address = Field("127.0.0.1:8501", description="Where `specwatch up` serves the dashboard.")
     database_url: str = Field(
         "sqlite:///specwatch.db", description="sqlite:///FILE or postgresql://user:password@host/database."
     )
     instance: str = Field(default_factory=socket.gethostname, description="Name of this sidecar in each row.")
+    fleet: str | None = Field(
+        None,
+        min_length=1,
+        max_length=100,
+        description="Sidecars on one database that name the same fleet share what the fallback decides, and orders; "
+        "none: each decides by itself.",
+    )
 
     engine: Place | None = Field(None, description="speculative_config.yaml of the engine that `specwatch up` starts.")
     fallback_engine: Place | None = Field(None, description="The same for the engine without speculation.")
@@ -256,7 +306,27 @@ class Settings(BaseSettings):
     )
     drain_s: float = Field(30.0, ge=0, description="How long replies in flight may go on after SIGTERM, s.")
     queue_records: int = Field(
-        10_000, ge=1, description="Records that may wait for the database; then the oldest are dropped and counted."
+        10_000,
+        ge=1,
+        description="Records that may wait in memory for the database; then the oldest are dropped and counted.",
+    )
+    spool: Place = Field(
+        Path("specwatch-spool"),
+        description="Folder in which records wait while the database is away, also over a restart.",
+    )
+    spool_mb: int = Field(
+        512, ge=0, description="What they may take there, MB; then the oldest are dropped and counted. 0: no spool."
+    )
+    retention_days: dict[Table, Days] = Field(
+        default_factory=dict,
+        description="Days for which rows are kept, of single tables, as {requests: 7, minutes: none}; none: for ever.",
+    )
+    store_text: bool = Field(
+        False, description="Keep prompts and replies, redacted, in the table `texts`; retention_days tells how long."
+    )
+    redact: list[Pattern] = Field(
+        default_factory=list,
+        description="Regular expressions of what is to be redacted in stored texts beyond what is known to be private.",
     )
 
     @model_validator(mode="after")
@@ -266,6 +336,11 @@ class Settings(BaseSettings):
             raise ValueError(f"admin listens on {host}, which is not loopback: set admin_token")
         if self.admin_token is not None and not self.admin_token.get_secret_value():
             raise ValueError("admin_token: is empty, which would let everybody in")
+        if self.admin_read_token is not None:
+            if self.admin_token is None:
+                raise ValueError("admin_read_token: is of no use without admin_token, as everybody may order then")
+            if self.admin_read_token.get_secret_value() in ("", self.admin_token.get_secret_value()):
+                raise ValueError("admin_read_token: must be another than admin_token, and not empty")
         return self
 
     @model_validator(mode="after")
@@ -316,6 +391,11 @@ class Settings(BaseSettings):
             there, missing = ("tls_certificate", "tls_key") if self.tls_key is None else ("tls_key", "tls_certificate")
             raise ValueError(f"{missing}: is missing, and {there} is of no use without it")
         return self
+
+    @property
+    def retention(self) -> dict[str, float | None]:
+        """Days for which rows of each table are kept; None: for ever."""
+        return RETENTION_DAYS | {str(name): days for name, days in self.retention_days.items()}
 
     @model_validator(mode="after")
     def _ports_differ(self) -> Self:

@@ -631,6 +631,7 @@ class RequestRow(Model):
     verify_steps: int | None
     draft_tokens: int | None
     accepted_tokens: int | None
+    truncated_steps: int | None
     acceptance_histogram: list[int] | None
     rejected_at: list[int] | None
     reached: list[int] | None

@@ -208,6 +208,7 @@ def request_row(record: Record) -> Row:
         _or_null(acceptance.verify_steps),
         _or_null(acceptance.draft_tokens),
         _or_null(acceptance.accepted_tokens),
+        NULL if acceptance.rejected_at is None else sum(acceptance.rejected_at),
         _list(acceptance.histogram),
         _list(acceptance.rejected_at),
         _list(acceptance.reached),

@@ -1,10 +1,15 @@
-"""The tables, the same on SQLite and PostgreSQL. Rows are only ever added.
+"""The tables, the same on SQLite and PostgreSQL. Rows are only ever added, but for those of the keeper (below).
 
 `requests` has one row per request, with the columns of `sidecar.api.models.RequestRow`; `transitions` one
 per change of the fallback mode or state, or other decision; `alignments` one per token that was found to have another
 id in the draft than in the target; `similarities` one per pair of texts that was compared; `counters` one per span of
 an upstream's own counters; `alerts` one per start and end of an alert, and per receiver that was told of it or could
-not be. Times are UTC: `timestamptz` on PostgreSQL, text
+not be; `texts` one per prompt and reply that was kept; `audit` one per order to the admin port, and per refused one.
+
+The keeper makes `rollups` and `similarity_rollups` of the rows, by minute, hour and day; `rollups_due` names the spans
+whose rows have changed since. `shared_states` holds what sidecars of one fleet have decided, a row per circuit.
+
+Times are UTC: `timestamptz` on PostgreSQL, text
 `YYYY-MM-DD HH:MM:SS.ffffff` on SQLite, which sorts as time does.
 """
 
@@ -20,7 +25,9 @@ from sqlalchemy import (
     Double,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
+    PrimaryKeyConstraint,
     Table,
     Text,
     text,
@@ -75,6 +82,8 @@ requests = Table(
     Column("verify_steps", BigInteger),
     Column("draft_tokens", BigInteger),
     Column("accepted_tokens", BigInteger),
+    # The sum of `rejected_at`, so that p per token needs no list to be taken apart.
+    Column("truncated_steps", BigInteger),
     Column("acceptance_histogram", JsonText),
     Column("rejected_at", JsonText),
     Column("reached", JsonText),
@@ -204,4 +213,135 @@ alerts = Table(
     Column("value", Double),
     Column("detail", Text, nullable=False),
     Index("uq_alerts_event", "at", "instance", "fingerprint", "event", "receiver", unique=True),
+)
+
+texts = Table(
+    "texts",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("at", UtcDateTime, nullable=False),
+    Column("instance", Text, nullable=False),
+    Column("request_id", Text, nullable=False),
+    # prompt, reply
+    Column("kind", Text, nullable=False),
+    Column("scenario", Text, nullable=False),
+    Column("text", Text, nullable=False),
+    # Whether it was longer than what is kept.
+    Column("cut", Boolean, nullable=False),
+    Index("uq_texts_text", "at", "request_id", "kind", "instance", unique=True),
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("at", UtcDateTime, nullable=False),
+    Column("instance", Text, nullable=False),
+    # control, read, none: what the token that came allows; open: none is set.
+    Column("scope", Text, nullable=False),
+    Column("client", Text, nullable=False),
+    Column("method", Text, nullable=False),
+    Column("path", Text, nullable=False),
+    Column("status", Integer, nullable=False),
+    Column("detail", Text, nullable=False),
+    Index("uq_audit_order", "at", "instance", "client", "method", "path", unique=True),
+)
+
+#: Of the rows of one span and group: how many, and sums. Bucket tables are told apart by `dimension`.
+rollups = Table(
+    "rollups",
+    metadata,
+    Column("id", Id, primary_key=True),
+    # Seconds of the span that begins at `at`: 60, 3600 or 86400.
+    Column("span_s", Integer, nullable=False),
+    Column("at", UtcDateTime, nullable=False),
+    # Empty: a row per combination of the names below. whole: one row for all requests. temperature, prompt_length,
+    # concurrency: a row per upstream, arm, outcome and `bucket`, all else is null there.
+    Column("dimension", Text, nullable=False),
+    Column("bucket", Text),
+    Column("upstream", Text),
+    Column("arm", Text),
+    Column("outcome", Text),
+    Column("model", Text),
+    Column("draft_model", Text),
+    Column("scenario", Text),
+    Column("num_speculative_tokens", Integer),
+    Column("requests", BigInteger, nullable=False),
+    Column("streaming", BigInteger, nullable=False),
+    Column("completion_tokens", BigInteger, nullable=False),
+    # With `acceptance_quality` ok.
+    Column("trusted", BigInteger, nullable=False),
+    # By reason, requests of those that should tell acceptance figures and do not.
+    Column("missing", JsonText),
+    # Ok requests of known latency, and those of them within 800 ms.
+    Column("timed", BigInteger, nullable=False),
+    Column("fast", BigInteger, nullable=False),
+    # Requests that count in p, and their sums; aa, ad, dd: of the products of accepted and drafted tokens.
+    Column("counted", BigInteger, nullable=False),
+    Column("verify_steps", BigInteger, nullable=False),
+    Column("draft_tokens", BigInteger, nullable=False),
+    Column("accepted_tokens", BigInteger, nullable=False),
+    Column("aa", Double, nullable=False),
+    Column("ad", Double, nullable=False),
+    Column("dd", Double, nullable=False),
+    # Those of them that tell positions, and their sums.
+    Column("listed", BigInteger, nullable=False),
+    Column("listed_steps", BigInteger, nullable=False),
+    Column("truncated_steps", BigInteger, nullable=False),
+    Column("rejected_at", JsonText),
+    Column("reached", JsonText),
+    # Sketches of ok requests; null without a value.
+    Column("latency", LargeBinary),
+    Column("ttft", LargeBinary),
+    Column("tpot", LargeBinary),
+    Index("ix_rollups_span", "span_s", "dimension", "at"),
+)
+
+similarity_rollups = Table(
+    "similarity_rollups",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("span_s", Integer, nullable=False),
+    Column("at", UtcDateTime, nullable=False),
+    Column("kind", Text, nullable=False),
+    # With a score, and the sum of the scores.
+    Column("pairs", BigInteger, nullable=False),
+    Column("total", Double, nullable=False),
+    Column("warning", BigInteger, nullable=False),
+    Column("critical", BigInteger, nullable=False),
+    Column("unknown", BigInteger, nullable=False),
+    Column("scores", LargeBinary),
+    Index("ix_similarity_rollups_span", "span_s", "at"),
+)
+
+rollups_due = Table(
+    "rollups_due",
+    metadata,
+    # requests, similarities
+    Column("family", Text, nullable=False),
+    Column("span_s", Integer, nullable=False),
+    Column("at", UtcDateTime, nullable=False),
+    # Who wrote the rows, so that sidecars of a fleet do not wait for each other's marks.
+    Column("instance", Text, nullable=False),
+    # Another one with each batch: what was marked again meanwhile stays due.
+    Column("stamp", BigInteger, nullable=False),
+    PrimaryKeyConstraint("family", "span_s", "at", "instance"),
+)
+
+shared_states = Table(
+    "shared_states",
+    metadata,
+    Column("fleet", Text, nullable=False),
+    # Empty: all traffic; else as `scenario=billing`. `order`: an operator's.
+    Column("circuit", Text, nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("at", UtcDateTime, nullable=False),
+    Column("instance", Text, nullable=False),
+    Column("mode", Text, nullable=False),
+    Column("from_state", Text, nullable=False),
+    Column("to_state", Text, nullable=False),
+    Column("trigger", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("evidence", JsonText),
+    PrimaryKeyConstraint("fleet", "circuit"),
 )

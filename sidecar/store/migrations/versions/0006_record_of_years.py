@@ -1,0 +1,141 @@
+"""Tables of texts, orders, rollups and shared decisions; `truncated_steps` of each request."""
+
+import sqlalchemy as sa
+from alembic import op
+from sqlalchemy.dialects.postgresql import JSONB
+
+revision = "0006"
+down_revision = "0005"
+branch_labels = None
+depends_on = None
+
+_ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+_JSON = sa.JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
+_TIME = sa.DateTime(timezone=True)
+
+
+def upgrade() -> None:
+    op.add_column("requests", sa.Column("truncated_steps", sa.BigInteger))
+    op.create_table(
+        "texts",
+        sa.Column("id", _ID, primary_key=True),
+        sa.Column("at", _TIME, nullable=False),
+        sa.Column("instance", sa.Text, nullable=False),
+        sa.Column("request_id", sa.Text, nullable=False),
+        sa.Column("kind", sa.Text, nullable=False),
+        sa.Column("scenario", sa.Text, nullable=False),
+        sa.Column("text", sa.Text, nullable=False),
+        sa.Column("cut", sa.Boolean, nullable=False),
+    )
+    op.create_index("uq_texts_text", "texts", ["at", "request_id", "kind", "instance"], unique=True)
+    op.create_table(
+        "audit",
+        sa.Column("id", _ID, primary_key=True),
+        sa.Column("at", _TIME, nullable=False),
+        sa.Column("instance", sa.Text, nullable=False),
+        sa.Column("scope", sa.Text, nullable=False),
+        sa.Column("client", sa.Text, nullable=False),
+        sa.Column("method", sa.Text, nullable=False),
+        sa.Column("path", sa.Text, nullable=False),
+        sa.Column("status", sa.Integer, nullable=False),
+        sa.Column("detail", sa.Text, nullable=False),
+    )
+    op.create_index("uq_audit_order", "audit", ["at", "instance", "client", "method", "path"], unique=True)
+    op.create_table(
+        "rollups",
+        sa.Column("id", _ID, primary_key=True),
+        sa.Column("span_s", sa.Integer, nullable=False),
+        sa.Column("at", _TIME, nullable=False),
+        sa.Column("dimension", sa.Text, nullable=False),
+        sa.Column("bucket", sa.Text),
+        sa.Column("upstream", sa.Text),
+        sa.Column("arm", sa.Text),
+        sa.Column("outcome", sa.Text),
+        sa.Column("model", sa.Text),
+        sa.Column("draft_model", sa.Text),
+        sa.Column("scenario", sa.Text),
+        sa.Column("num_speculative_tokens", sa.Integer),
+        sa.Column("requests", sa.BigInteger, nullable=False),
+        sa.Column("streaming", sa.BigInteger, nullable=False),
+        sa.Column("completion_tokens", sa.BigInteger, nullable=False),
+        sa.Column("trusted", sa.BigInteger, nullable=False),
+        sa.Column("missing", _JSON),
+        sa.Column("timed", sa.BigInteger, nullable=False),
+        sa.Column("fast", sa.BigInteger, nullable=False),
+        sa.Column("counted", sa.BigInteger, nullable=False),
+        sa.Column("verify_steps", sa.BigInteger, nullable=False),
+        sa.Column("draft_tokens", sa.BigInteger, nullable=False),
+        sa.Column("accepted_tokens", sa.BigInteger, nullable=False),
+        sa.Column("aa", sa.Double, nullable=False),
+        sa.Column("ad", sa.Double, nullable=False),
+        sa.Column("dd", sa.Double, nullable=False),
+        sa.Column("listed", sa.BigInteger, nullable=False),
+        sa.Column("listed_steps", sa.BigInteger, nullable=False),
+        sa.Column("truncated_steps", sa.BigInteger, nullable=False),
+        sa.Column("rejected_at", _JSON),
+        sa.Column("reached", _JSON),
+        sa.Column("latency", sa.LargeBinary),
+        sa.Column("ttft", sa.LargeBinary),
+        sa.Column("tpot", sa.LargeBinary),
+    )
+    op.create_index("ix_rollups_span", "rollups", ["span_s", "dimension", "at"])
+    op.create_table(
+        "similarity_rollups",
+        sa.Column("id", _ID, primary_key=True),
+        sa.Column("span_s", sa.Integer, nullable=False),
+        sa.Column("at", _TIME, nullable=False),
+        sa.Column("kind", sa.Text, nullable=False),
+        sa.Column("pairs", sa.BigInteger, nullable=False),
+        sa.Column("total", sa.Double, nullable=False),
+        sa.Column("warning", sa.BigInteger, nullable=False),
+        sa.Column("critical", sa.BigInteger, nullable=False),
+        sa.Column("unknown", sa.BigInteger, nullable=False),
+        sa.Column("scores", sa.LargeBinary),
+    )
+    op.create_index("ix_similarity_rollups_span", "similarity_rollups", ["span_s", "at"])
+    op.create_table(
+        "rollups_due",
+        sa.Column("family", sa.Text, nullable=False),
+        sa.Column("span_s", sa.Integer, nullable=False),
+        sa.Column("at", _TIME, nullable=False),
+        sa.Column("instance", sa.Text, nullable=False),
+        sa.Column("stamp", sa.BigInteger, nullable=False),
+        sa.PrimaryKeyConstraint("family", "span_s", "at", "instance"),
+    )
+    op.create_table(
+        "shared_states",
+        sa.Column("fleet", sa.Text, nullable=False),
+        sa.Column("circuit", sa.Text, nullable=False),
+        sa.Column("version", sa.BigInteger, nullable=False),
+        sa.Column("at", _TIME, nullable=False),
+        sa.Column("instance", sa.Text, nullable=False),
+        sa.Column("mode", sa.Text, nullable=False),
+        sa.Column("from_state", sa.Text, nullable=False),
+        sa.Column("to_state", sa.Text, nullable=False),
+        sa.Column("trigger", sa.Text, nullable=False),
+        sa.Column("reason", sa.Text, nullable=False),
+        sa.Column("evidence", _JSON),
+        sa.PrimaryKeyConstraint("fleet", "circuit"),
+    )
+    _all_due("requests", "started_at")
+    _all_due("similarities", "at")
+
+
+def _all_due(table: str, time: str) -> None:
+    """Rows that are there already have no rollups yet."""
+    postgresql = op.get_bind().dialect.name == "postgresql"
+    minute = f"date_trunc('minute', {time}, 'UTC')" if postgresql else f"substr({time}, 1, 16) || '\\:00.000000'"
+    op.execute(
+        "INSERT INTO rollups_due (family, span_s, at, instance, stamp) "  # noqa: S608 - names of this file
+        f"SELECT DISTINCT '{table}', 60, {minute}, '', 0 FROM {table}"
+    )
+
+
+def downgrade() -> None:
+    op.drop_table("shared_states")
+    op.drop_table("rollups_due")
+    op.drop_table("similarity_rollups")
+    op.drop_table("rollups")
+    op.drop_table("audit")
+    op.drop_table("texts")
+    op.drop_column("requests", "truncated_steps")
