@@ -97,5 +97,5 @@ def test_nothing_is_none() -> None:
 
 @pytest.mark.parametrize("blob", [b"", b"x", bytes(8), b"sixteen letters." * 9])
 def test_what_is_no_sketch(blob: bytes) -> None:
-    with pytest.raises(ValueError, match="no sketch|corruption"):
+    with pytest.raises(ValueError, match=r"no sketch|corruption"):
         merged([blob])
