@@ -8,23 +8,15 @@ PostgreSQL gets JSON texts, which the server takes apart.
 
 import sqlite3
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 
 from msgspec import json
 from sqlalchemy import Connection, Dialect, Engine, Table
 from sqlalchemy.exc import DBAPIError, StatementError
 
-from .rows import (
-    ALERT_COLUMNS,
-    ALIGNMENT_COLUMNS,
-    COLUMNS,
-    COUNTERS_COLUMNS,
-    SIMILARITY_COLUMNS,
-    TRANSITION_COLUMNS,
-    Row,
-)
-from .schema import alerts, alignments, counters, requests, similarities, transitions
+from .rows import TABLE_COLUMNS, Row
+from .schema import metadata
 
 #: SQLSTATE classes that name the data of a statement: cardinality, data, integrity, program limits.
 _DATA_CLASSES = ("21", "22", "23", "54")
@@ -42,43 +34,50 @@ _PAUSE_S = 50e-6
 #: Rows a statement on SQLite takes. Few sizes, so that the driver keeps each statement prepared.
 _SIZES = (128, 32, 16, 8, 4, 2, 1)
 
+#: Tables that have rollups, and the times of their rows.
+_TIMES = {"requests": "started_at", "similarities": "at"}
+_MARK = (
+    "INSERT INTO rollups_due (family, span_s, at, instance, stamp) VALUES ({}, 60, {}, {}, {}) "
+    "ON CONFLICT (family, span_s, at, instance) DO UPDATE SET stamp = excluded.stamp"
+)
+_MARK_OF_POSTGRESQL = ("%s", "%s::timestamp AT TIME ZONE 'UTC'", "%s", "%s")
+
 
 class Inserts:
     """The insert statements of one engine."""
 
     def __init__(self, engine: Engine) -> None:
-        self._insert = _insert_sqlite if engine.dialect.name == "sqlite" else _insert_postgresql
-        build = _sqlite_statements if engine.dialect.name == "sqlite" else _postgresql_statement
-        self._requests = build(requests, COLUMNS, engine.dialect)
-        self._transitions = build(transitions, TRANSITION_COLUMNS, engine.dialect)
-        self._alignments = build(alignments, ALIGNMENT_COLUMNS, engine.dialect)
-        self._similarities = build(similarities, SIMILARITY_COLUMNS, engine.dialect)
-        self._counters = build(counters, COUNTERS_COLUMNS, engine.dialect)
-        self._alerts = build(alerts, ALERT_COLUMNS, engine.dialect)
+        sqlite = engine.dialect.name == "sqlite"
+        self._insert = _insert_sqlite if sqlite else _insert_postgresql
+        build = _sqlite_statements if sqlite else _postgresql_statement
+        self._statements = {
+            name: build(metadata.tables[name], columns, engine.dialect) for name, columns in TABLE_COLUMNS.items()
+        }
+        self._mark = _MARK.format(*("?" * 4 if sqlite else _MARK_OF_POSTGRESQL))
 
-    def requests(self, connection: Connection, rows: Iterable[Row]) -> None:
-        """Add rows of `request_row`. A row that is there already is left alone."""
-        self._insert(connection, self._requests, COLUMNS, rows)
+    def insert(self, table: str, connection: Connection, rows: Iterable[Row]) -> None:
+        """Add rows of the row function of `table`, in their order. A row that is there already is left alone.
 
-    def transitions(self, connection: Connection, rows: Iterable[Row]) -> None:
-        """Add rows of `transition_row`, in their order. A row that is there already is left alone."""
-        self._insert(connection, self._transitions, TRANSITION_COLUMNS, rows)
+        Minutes whose rollups the rows change are marked as due, as the last thing that is done.
+        """
+        columns = TABLE_COLUMNS[table]
+        if (time_column := _TIMES.get(table)) is None:
+            self._insert(connection, self._statements[table], columns, rows)
+            return
+        at, instance = columns.index(time_column), columns.index("instance")
+        minutes: set[tuple[str, str]] = set()
 
-    def alignments(self, connection: Connection, rows: Iterable[Row]) -> None:
-        """Add rows of `alignment_row`. A token that has a row already is left alone."""
-        self._insert(connection, self._alignments, ALIGNMENT_COLUMNS, rows)
+        def marked() -> Iterator[Row]:
+            for row in rows:
+                minutes.add((str(row[at])[:16], str(row[instance])))
+                yield row
 
-    def similarities(self, connection: Connection, rows: Iterable[Row]) -> None:
-        """Add rows of `similarity_row`. A row that is there already is left alone."""
-        self._insert(connection, self._similarities, SIMILARITY_COLUMNS, rows)
-
-    def counters(self, connection: Connection, rows: Iterable[Row]) -> None:
-        """Add rows of `counters_row`. A row that is there already is left alone."""
-        self._insert(connection, self._counters, COUNTERS_COLUMNS, rows)
-
-    def alerts(self, connection: Connection, rows: Iterable[Row]) -> None:
-        """Add rows of `alert_row`, in their order. A row that is there already is left alone."""
-        self._insert(connection, self._alerts, ALERT_COLUMNS, rows)
+        self._insert(connection, self._statements[table], columns, marked())
+        if minutes:
+            stamp = time.time_ns()
+            # Sorted, so that two processes of one name do not wait for each other's marks crosswise.
+            marks = [(table, f"{minute}:00.000000", name, stamp) for minute, name in sorted(minutes)]
+            connection.exec_driver_sql(self._mark, marks)
 
 
 def _insert_sqlite(

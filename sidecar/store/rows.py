@@ -12,14 +12,23 @@ from msgspec import json
 from alerts.model import Event
 from sidecar.record import Record
 
-from .schema import alerts, alignments, counters, requests, similarities, transitions
+from .schema import metadata
 
-COLUMNS = tuple(column.name for column in requests.columns if column.name != "id")
-TRANSITION_COLUMNS = tuple(column.name for column in transitions.columns if column.name != "id")
-ALIGNMENT_COLUMNS = tuple(column.name for column in alignments.columns if column.name != "id")
-SIMILARITY_COLUMNS = tuple(column.name for column in similarities.columns if column.name != "id")
-COUNTERS_COLUMNS = tuple(column.name for column in counters.columns if column.name != "id")
-ALERT_COLUMNS = tuple(column.name for column in alerts.columns if column.name != "id")
+#: By table that has rows of its own, what each value of a row is.
+TABLE_COLUMNS = {
+    name: tuple(column.name for column in metadata.tables[name].columns if column.name != "id")
+    for name in (
+        "requests",
+        "transitions",
+        "alignments",
+        "similarities",
+        "counters",
+        "alerts",
+        "texts",
+        "audit",
+    )
+}
+COLUMNS = TABLE_COLUMNS["requests"]
 
 #: Longer text is cut: an index of PostgreSQL takes at most 2.7 kB a row, and clients choose some names.
 MAX_TEXT = 500
@@ -118,6 +127,36 @@ class CountersRow:
     #: Draft tokens in rows / in the counters.
     coverage: float | None = None
     reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TextRow:
+    """A prompt or a reply that is kept, redacted. `at` is Unix time in seconds (UTC), of the request's start."""
+
+    at: float
+    instance: str
+    request_id: str
+    #: prompt, reply
+    kind: str
+    scenario: str
+    text: str
+    #: Whether the text was longer than what is kept of it.
+    cut: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRow:
+    """An order to the admin port, or a request that was refused there. `at` is Unix time in seconds (UTC)."""
+
+    at: float
+    instance: str
+    #: control, read, none: what the token that came allows; open: none is set.
+    scope: str
+    client: str
+    method: str
+    path: str
+    status: int
+    detail: str
 
 
 def clean(value: str, limit: int = MAX_TEXT) -> str:
@@ -311,6 +350,33 @@ def alert_row(event: Event) -> Row:
         utc_text(alert.starts_at),
         _number(alert.value),
         clean(f"{event.reason}: {event.detail}" if event.reason else event.detail),
+    )
+
+
+def text_row(kept: TextRow) -> Row:
+    """The row of one prompt or reply; beyond MAX_RAW characters it is cut."""
+    return (
+        utc_text(kept.at),
+        clean(kept.instance),
+        clean(kept.request_id),
+        clean(kept.kind),
+        clean(kept.scenario),
+        clean(kept.text, MAX_RAW),
+        int(kept.cut or len(kept.text) > MAX_RAW),
+    )
+
+
+def audit_row(order: AuditRow) -> Row:
+    """The row of one order."""
+    return (
+        utc_text(order.at),
+        clean(order.instance),
+        clean(order.scope),
+        clean(order.client),
+        clean(order.method),
+        clean(order.path),
+        order.status,
+        clean(order.detail),
     )
 
 

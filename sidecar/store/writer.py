@@ -10,12 +10,12 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import Connection, text
+from sqlalchemy import text
 
 from alerts.model import Event
 from sidecar.record import Record
@@ -23,16 +23,20 @@ from sidecar.record import Record
 from .engine import writing_engine
 from .inserts import Inserts, refused_as_data
 from .rows import (
+    AuditRow,
     CountersRow,
     MovedToken,
     Row,
     SimilarityRow,
+    TextRow,
     Transition,
     alert_row,
     alignment_row,
+    audit_row,
     counters_row,
     request_row,
     similarity_row,
+    text_row,
     transition_row,
 )
 from .upgrade import upgrade
@@ -45,10 +49,12 @@ _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
 #: How often the thread asks whether the database is still there, traffic or not.
 _CHECK_S = 5.0
-#: Transitions that wait; moved tokens, pairs of texts and spans of counters likewise.
+#: Items that wait, of each table but `requests`.
 _MAX_PRECIOUS = 1000
 #: Events of alerts that wait: one notification may be of hundreds of alerts, each an event.
 _MAX_ALERTS = 10_000
+#: Characters of the texts that wait: as a character is 1 to 4 bytes, 16 to 64 MB.
+_MAX_CHARACTERS = 16_000_000
 #: How long past its deadline `close` waits for a statement under way.
 _GRACE_S = 1.5
 
@@ -57,8 +63,10 @@ _GRACE_S = 1.5
 class _Items(Generic[T]):
     """What is to be stored in one table."""
 
+    table: str
     convert: Callable[[T], Row]
-    insert: Callable[[Connection, Iterable[Row]], None]
+    #: Items that may wait.
+    most: int = _MAX_PRECIOUS
     queue: deque[T] = field(default_factory=deque)
     #: The batch in hand: taken from the queue and not yet known to be stored.
     rows: list[Row] = field(default_factory=list)
@@ -86,25 +94,31 @@ class Writer:
     ) -> None:
         """Opens nothing: the thread does. Raises DatabaseUrlError for a URL that cannot work."""
         self._engine = writing_engine(database_url)
-        inserts = Inserts(self._engine)
-        self._capacity = capacity
+        self._inserts = Inserts(self._engine)
         self._batch_size = batch_size
         self._max_age_s = max_age_s
-        self._records: _Items[Record] = _Items(request_row, inserts.requests)
+        self._records: _Items[Record] = _Items("requests", request_row, capacity)
         # Few and precious: a flood of records must not push them out.
-        self._transitions: _Items[Transition] = _Items(transition_row, inserts.transitions)
-        self._alerts: _Items[Event] = _Items(alert_row, inserts.alerts)
-        self._moved: _Items[MovedToken] = _Items(alignment_row, inserts.alignments)
-        self._similarities: _Items[SimilarityRow] = _Items(similarity_row, inserts.similarities)
-        self._counters: _Items[CountersRow] = _Items(counters_row, inserts.counters)
+        self._transitions: _Items[Transition] = _Items("transitions", transition_row)
+        self._alerts: _Items[Event] = _Items("alerts", alert_row, _MAX_ALERTS)
+        self._moved: _Items[MovedToken] = _Items("alignments", alignment_row)
+        self._similarities: _Items[SimilarityRow] = _Items("similarities", similarity_row)
+        self._counters: _Items[CountersRow] = _Items("counters", counters_row)
+        self._texts: _Items[TextRow] = _Items("texts", self._text_row)
+        self._audit: _Items[AuditRow] = _Items("audit", audit_row)
         self._all: tuple[_Items[Any], ...] = (
             self._transitions,
+            self._audit,
             self._alerts,
             self._moved,
             self._similarities,
             self._counters,
             self._records,
+            self._texts,
         )
+        #: Characters of texts, of those put and not dropped, and of those taken. A thread each, which adds up.
+        self._characters_put = 0
+        self._characters_taken = 0
         self._thread = threading.Thread(target=self._run, name="specwatch-writer", daemon=True)
         self._stop = threading.Event()
         self._deadline = float("inf")
@@ -121,30 +135,38 @@ class Writer:
 
     def put(self, record: Record) -> None:
         """Queue a record. Takes a fraction of a microsecond, never blocks, never raises."""
-        queue = self._records.queue
-        queue.append(record)
-        if len(queue) > self._capacity:
-            self._drop_oldest(queue)
+        self._put(self._records, record)
 
     def put_transition(self, transition: Transition) -> None:
         """Queue a transition, with the guarantees of `put`. Written in the order they were put in."""
-        self._put_precious(self._transitions.queue, transition)
+        self._put(self._transitions, transition)
 
     def put_alert(self, event: Event) -> None:
         """Queue an event of an alert, with the guarantees of `put`. Written in the order they were put in."""
-        self._put_precious(self._alerts.queue, event, _MAX_ALERTS)
+        self._put(self._alerts, event)
 
     def put_moved(self, token: MovedToken) -> None:
         """Queue a moved token, with the guarantees of `put`."""
-        self._put_precious(self._moved.queue, token)
+        self._put(self._moved, token)
 
     def put_similarity(self, pair: SimilarityRow) -> None:
         """Queue a pair of texts that was compared, with the guarantees of `put`."""
-        self._put_precious(self._similarities.queue, pair)
+        self._put(self._similarities, pair)
 
     def put_counters(self, span: CountersRow) -> None:
         """Queue a span of counters, with the guarantees of `put`."""
-        self._put_precious(self._counters.queue, span)
+        self._put(self._counters, span)
+
+    def put_audit(self, order: AuditRow) -> None:
+        """Queue an order to the admin port, with the guarantees of `put`."""
+        self._put(self._audit, order)
+
+    def put_text(self, kept: TextRow) -> None:
+        """Queue a prompt or a reply, with the guarantees of `put`. Texts are bounded by their characters, too."""
+        self._characters_put += len(kept.text)
+        self._put(self._texts, kept)
+        while self._characters_put - self._characters_taken > _MAX_CHARACTERS and self._drop_oldest(self._texts):
+            pass
 
     @property
     def written(self) -> int:
@@ -170,18 +192,25 @@ class Writer:
             self.dropped += lost
             log.warning("%d records were still waiting for the database and are lost", lost)
 
-    def _put_precious(self, queue: deque[T], item: T, most: int = _MAX_PRECIOUS) -> None:
-        queue.append(item)
-        if len(queue) > most:
-            self._drop_oldest(queue)
+    def _put(self, items: _Items[T], item: T) -> None:
+        items.queue.append(item)
+        if len(items.queue) > items.most:
+            self._drop_oldest(items)
 
-    def _drop_oldest(self, queue: deque[Any]) -> None:
+    def _drop_oldest(self, items: _Items[Any]) -> bool:
         try:
-            queue.popleft()
+            dropped = items.queue.popleft()
         except IndexError:
             # The thread has just emptied it.
-            return
+            return False
+        if isinstance(dropped, TextRow):
+            self._characters_put -= len(dropped.text)
         self.dropped += 1
+        return True
+
+    def _text_row(self, kept: TextRow) -> Row:
+        self._characters_taken += len(kept.text)
+        return text_row(kept)
 
     def _run(self) -> None:
         while not self._stop.is_set() or (self.queue_length and time.monotonic() < self._deadline):
@@ -215,7 +244,7 @@ class Writer:
             return
         try:
             with self._engine.begin() as connection:
-                items.insert(connection, self._take(items))
+                self._inserts.insert(items.table, connection, self._take(items))
         except Exception as error:
             if not refused_as_data(error):
                 raise
@@ -252,7 +281,7 @@ class Writer:
             part = rows[:size]
             try:
                 with self._engine.begin() as connection:
-                    items.insert(connection, part)
+                    self._inserts.insert(items.table, connection, part)
             except Exception as error:
                 if not refused_as_data(error):
                     raise

@@ -10,7 +10,7 @@ from support.records import NOW
 from alerts.model import Alert, Event, Happening, Severity, Status, fingerprint
 from sidecar.api.models import AlertEvent
 from sidecar.store.queries import MAX_ALERTS, Reader
-from sidecar.store.rows import ALERT_COLUMNS, MAX_TEXT
+from sidecar.store.rows import MAX_TEXT, TABLE_COLUMNS
 from sidecar.store.writer import Writer
 
 FIRING, RESOLVED, NOTIFIED, FAILED = Happening
@@ -68,7 +68,7 @@ def test_an_event_comes_back_as_it_was(database_url: str) -> None:
     assert newest["labels"]["scenario"] == "写代码 \ufffd"
     assert newest["annotations"] == bare.annotations
     assert (newest["receiver"], newest["value"], newest["detail"]) == ("chat", None, "timeout: no answer in 10 s")
-    assert tuple(AlertEvent.model_fields) == ALERT_COLUMNS
+    assert tuple(AlertEvent.model_fields) == TABLE_COLUMNS["alerts"]
 
 
 def test_the_newest_come_first_and_are_bounded(database_url: str) -> None:

@@ -34,7 +34,7 @@ def test_rows_are_asked_for_as_they_are_needed(engine: Engine, busy: bool, monke
 
     with engine.begin() as connection:
         at_statements.clear()
-        Inserts(engine).requests(connection, source())
+        Inserts(engine).insert("requests", connection, source())
     pulls = [after - before for before, after in zip([0, *at_statements], at_statements, strict=False)]
     most = 32 if engine.dialect.name == "sqlite" and not busy else 128
     assert max(pulls) == most
@@ -48,7 +48,7 @@ def test_any_number_of_rows_in_their_order(engine: Engine) -> None:
     for number in (0, 1, 2, 3, 7, 31, 32, 33, 63, 127, 128, 129, 255):
         rows = [request_row(record()) for _ in range(number)]
         with engine.begin() as connection:
-            Inserts(engine).requests(connection, rows)
+            Inserts(engine).insert("requests", connection, rows)
         sent += rows
     with engine.begin() as connection:
         found = connection.execute(text("SELECT request_id FROM requests ORDER BY id")).scalars().all()

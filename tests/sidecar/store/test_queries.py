@@ -45,7 +45,7 @@ class Store:
         with self._engine.begin() as connection:
             connection.execute(text("DELETE FROM requests"))
             if items:
-                self._inserts.requests(connection, [request_row(item) for item in items])
+                self._inserts.insert("requests", connection, [request_row(item) for item in items])
 
     def close(self) -> None:
         self.reader.close()

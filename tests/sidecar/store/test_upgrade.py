@@ -13,7 +13,7 @@ from sidecar.api.models import RequestRow, Transition
 from sidecar.store import schema
 from sidecar.store.engine import writing_engine
 from sidecar.store.queries import Reader
-from sidecar.store.rows import COLUMNS, TRANSITION_COLUMNS
+from sidecar.store.rows import COLUMNS, TABLE_COLUMNS
 from sidecar.store.upgrade import HEAD, revision, upgrade
 
 
@@ -55,7 +55,7 @@ def test_a_newer_database_is_refused(database_url: str) -> None:
 
 def test_the_tables_have_the_columns_of_the_api() -> None:
     assert tuple(RequestRow.model_fields) == COLUMNS
-    assert tuple(Transition.model_fields) == TRANSITION_COLUMNS
+    assert tuple(Transition.model_fields) == TABLE_COLUMNS["transitions"]
 
 
 @pytest.mark.parametrize("older", ["0001", "0002", "0003"])

@@ -165,19 +165,21 @@ def test_rows_refused_as_data_do_not_take_the_batch_along(database_url: str) -> 
     assert [row["request_id"] for row in stored(database_url)] == [item.request_id for item in good]
 
 
-def test_a_database_that_goes_while_refused_rows_are_looked_for(database_url: str) -> None:
+def test_a_database_that_goes_while_refused_rows_are_looked_for(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     writer = Writer(database_url, max_age_s=0.02)
     items = [record() for _ in range(8)]
-    insert, calls = writer._records.insert, count_from(1)
+    insert, calls = writer._inserts.insert, count_from(1)
 
-    def fail_at_times(connection: Any, rows: Any) -> None:
-        insert(connection, rows)
+    def fail_at_times(table: str, connection: Any, rows: Any) -> None:
+        insert(table, connection, rows)
         if (call := next(calls)) % 5 == 0:
             raise OperationalError("", (), Exception("gone"))
         if call == 1:
             raise ValueError
 
-    writer._records.insert = fail_at_times
+    monkeypatch.setattr(writer._inserts, "insert", fail_at_times)
     for item in [*items, record(scenario=None)]:
         writer.put(item)
     writer.start()
