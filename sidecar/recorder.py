@@ -24,6 +24,7 @@ from alerts.config import ConfigError
 from alerts.config import load as load_alerts
 
 from .alerting import Alerting
+from .api import connection
 from .api.app import create_app
 from .api.deps import ApiDeps
 from .control.circuit import Readings, State
@@ -235,7 +236,7 @@ class Recorder:
     def start_admin(self) -> None:
         """Listen on `admin`. Raises StartError if the address cannot be had."""
         listener = _listen("admin", self.settings.admin)
-        config = uvicorn.Config(create_app(self._api()), log_config=None, lifespan="off")
+        config = uvicorn.Config(create_app(self._api()), log_config=None, lifespan="off", **connection.OPTIONS)
         # Given to Config, it would silence the access log of every other uvicorn of the process.
         config.access_log = False
         server = _Server(config)
@@ -421,7 +422,7 @@ class Recorder:
     # ---- what the admin port tells
 
     def _api(self) -> ApiDeps:
-        token = self.settings.admin_token
+        token, read_token = self.settings.admin_token, self.settings.admin_read_token
         return ApiDeps(
             instance=self.settings.instance,
             version=version("specwatch"),
@@ -433,6 +434,9 @@ class Recorder:
             failed_tasks=lambda: self.tasks.failed,
             render_metrics=lambda: (self.metrics.render(), CONTENT_TYPE),
             admin_token=token.get_secret_value() if token is not None else None,
+            admin_read_token=read_token.get_secret_value() if read_token is not None else None,
+            admin_per_second=self.settings.admin_per_second,
+            audit=self.writer.put_audit,
             alignment=None if self.proposals is None else self.proposals.state,
             drafts=None if self.proposals is None or not self.settings.recent_drafts else self.proposals.drafts,
             windows=self.windows,

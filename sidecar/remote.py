@@ -57,8 +57,9 @@ def _ask(settings: Settings, method: str, path: str, body: object = None, *, tim
     host, port = split_address(settings.admin)
     host = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    token = settings.admin_token
-    headers = {"authorization": f"Bearer {token.get_secret_value()}"} if token else {}
+    token = settings.admin_token or settings.admin_read_token
+    # As bytes: httpx refuses text that is not ASCII.
+    headers = {b"authorization": b"Bearer " + token.get_secret_value().encode()} if token else {}
     try:
         # The environment's proxies are for the outside.
         with httpx.Client(trust_env=False, timeout=timeout_s) as client:
@@ -73,7 +74,9 @@ def _ask(settings: Settings, method: str, path: str, body: object = None, *, tim
     except ValueError:
         value = None
     if answer.status_code == 401:
-        raise RemoteError("the sidecar wants a token: set SPECWATCH_ADMIN_TOKEN")
+        reading = ", or SPECWATCH_ADMIN_READ_TOKEN" if method == "GET" else ""
+        given = "another token" if token else "a token"
+        raise RemoteError(f"the sidecar wants {given}: set SPECWATCH_ADMIN_TOKEN{reading} to one that it takes")
     if answer.status_code != 200 or not isinstance(value, dict):
         error_value = value.get("error") if isinstance(value, dict) else None
         message = error_value.get("message") if isinstance(error_value, dict) else answer.text[:200]

@@ -332,15 +332,21 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _admin_is_guarded(self) -> Self:
         host = split_address(self.admin)[0]
-        if self.admin_token is None and host not in ("127.0.0.1", "::1", "localhost"):
+        tokens = {
+            name: value.get_secret_value()
+            for name, value in (("admin_token", self.admin_token), ("admin_read_token", self.admin_read_token))
+            if value is not None
+        }
+        # The commands know the read token alone where nothing is to be ordered from.
+        if not tokens and host not in ("127.0.0.1", "::1", "localhost"):
             raise ValueError(f"admin listens on {host}, which is not loopback: set admin_token")
-        if self.admin_token is not None and not self.admin_token.get_secret_value():
-            raise ValueError("admin_token: is empty, which would let everybody in")
-        if self.admin_read_token is not None:
-            if self.admin_token is None:
-                raise ValueError("admin_read_token: is of no use without admin_token, as everybody may order then")
-            if self.admin_read_token.get_secret_value() in ("", self.admin_token.get_secret_value()):
-                raise ValueError("admin_read_token: must be another than admin_token, and not empty")
+        for name, token in tokens.items():
+            if not token:
+                raise ValueError(f"{name}: is empty, which would let everybody in")
+            if not token.isprintable() or token != token.strip():
+                raise ValueError(f"{name}: must be printable, without spaces around it (a line's end counts as one)")
+        if len(set(tokens.values())) < len(tokens):
+            raise ValueError("admin_read_token: must be another than admin_token")
         return self
 
     @model_validator(mode="after")

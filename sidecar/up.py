@@ -90,6 +90,12 @@ class Up:
     def _clients_url(self) -> str:
         return f"{'https' if self._settings.tls_certificate else 'http'}://{self._settings.listen}"
 
+    @property
+    def _tokens(self) -> dict[str, str]:
+        """For the dashboard, which reads no file of settings. A command line would show them to every user."""
+        given = {name: getattr(self._settings, name) for name in ("admin_token", "admin_read_token")}
+        return {f"SPECWATCH_{name.upper()}": token.get_secret_value() for name, token in given.items() if token}
+
     # ---- start
 
     def _start(self) -> None:
@@ -122,6 +128,7 @@ class Up:
             "--port",
             str(port),
             log=settings.run_dir / "dashboard.log",
+            variables=self._tokens,
         )
         self._wait(f"http://{settings.admin}/readyz", "sidecar")
         for engine in engines[:1]:
@@ -200,6 +207,7 @@ class Up:
         log: Path | None = None,
         ready: threading.Event | None = None,
         shares: bool = False,
+        variables: dict[str, str] | None = None,
     ) -> None:
         output = log.open("wb") if log is not None else None
         child = subprocess.Popen(
@@ -207,7 +215,7 @@ class Up:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.PIPE if ready else subprocess.STDOUT if output else None,
-            env=os.environ | self._shared if shares else None,
+            env=os.environ | (self._shared if shares else {}) | (variables or {}),
             # Ctrl-C reaches this process alone; the parts are then stopped in order.
             start_new_session=True,
             preexec_fn=_die_with_parent if sys.platform == "linux" else None,

@@ -17,8 +17,8 @@ from sidecar.control.fallback import NOWHERE, REMEDY
 from sidecar.store.cursor import BadCursor
 from sidecar.store.queries import DatabaseUnavailable
 
-from . import alerts, engine, errors, models, windows
-from .auth import RequireToken
+from . import alerts, audit, engine, errors, models, windows
+from .auth import NEEDS_CONTROL, Guard, Tokens
 from .deps import ApiDeps
 from .params import DraftsQuery, PageQuery, SeriesParams, SeriesQuery, StepQuery, SummaryQuery
 
@@ -27,13 +27,11 @@ log = logging.getLogger(__name__)
 
 def create_app(deps: ApiDeps) -> FastAPI:
     """The admin application. Raises ValueError for an empty token."""
-    if deps.admin_token == "":
-        raise ValueError("admin_token is empty, which would let everybody in")
+    tokens = Tokens(deps.admin_token, deps.admin_read_token)
     # The pages of /docs load scripts from elsewhere; the schema is at /openapi.json.
     app = FastAPI(title="Specwatch", version=deps.version, docs_url=None, redoc_url=None)
     errors.install(app)
-    if deps.admin_token is not None:
-        app.add_middleware(RequireToken, token=deps.admin_token)
+    app.add_middleware(Guard, deps=deps, tokens=tokens)
     app.include_router(_health(deps))
     app.include_router(_figures(deps), prefix="/api/v1")
     app.include_router(_drafts(deps), prefix="/api/v1")
@@ -41,6 +39,7 @@ def create_app(deps: ApiDeps) -> FastAPI:
     app.include_router(engine.router(deps), prefix="/api/v1")
     app.include_router(windows.router(deps), prefix="/api/v1")
     app.include_router(alerts.router(deps), prefix="/api/v1")
+    app.include_router(audit.router(deps), prefix="/api/v1", dependencies=[NEEDS_CONTROL])
     return app
 
 

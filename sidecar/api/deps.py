@@ -9,6 +9,7 @@ from sidecar.control.engine import EngineError, EngineState, Swap
 from sidecar.probes.truncation import Places
 from sidecar.probes.windows import Windows
 from sidecar.store.queries import Reader
+from sidecar.store.rows import AuditRow
 
 from .models import EngineMode, FallbackState, Mode
 
@@ -76,6 +77,11 @@ class ApiDeps:
     places: Places | None = None
     #: The setting.
     draft_cost: float | None = None
-    #: Bearer token; None leaves the port open, for loopback only.
+    #: Bearer tokens; where both are None the port is open, for loopback only.
     admin_token: str | None = None
+    admin_read_token: str | None = None
+    #: The setting.
+    admin_per_second: float = 50
+    #: `Writer.put_audit`, called on the event loop.
+    audit: Callable[[AuditRow], None] = lambda _: None
     now: Callable[[], float] = time.time

@@ -1,6 +1,7 @@
 """Errors as OpenAI clients know them: {"error": {"message", "type", "param", "code"}}."""
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -19,10 +20,24 @@ _STATUS_CODES = {401: "invalid_api_key", 404: "not_found", 405: "method_not_allo
 class ApiError(Exception):
     """An answer that is an error."""
 
-    def __init__(self, status: int, message: str, *, code: str, param: str | None = None, kind: str = _INVALID) -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str,
+        param: str | None = None,
+        kind: str = _INVALID,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(message)
         self.status = status
+        self.code = code
         self.body = error_body(message, kind=kind, param=param, code=code)
+        self.headers = headers
+
+    def answer(self) -> JSONResponse:
+        return JSONResponse(self.body, self.status, headers=self.headers)
 
 
 def error_body(message: str, *, kind: str, code: str, param: str | None = None) -> dict[str, Any]:
@@ -44,7 +59,7 @@ def install(app: FastAPI) -> None:
 
 def _api_error(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, ApiError)
-    return JSONResponse(error.body, error.status)
+    return error.answer()
 
 
 def _http_error(request: Request, error: Exception) -> JSONResponse:

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Connection, func, or_, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from . import alerts, summary
+from . import alerts, audit, summary
 from .cursor import read_cursor, write_cursor
 from .engine import READ_TIMEOUT_S, reading_engine
 from .expressions import Filters, r, window
@@ -142,6 +142,11 @@ class Reader:
         """`AlertEvent` rows of all instances, newest first."""
         with self._connect() as connection:
             return alerts.newest(connection, max(1, min(limit, MAX_ALERTS)))
+
+    def audit(self, limit: int) -> list[dict[str, Any]]:
+        """`AuditEntry` rows of all instances, newest first."""
+        with self._connect() as connection:
+            return audit.newest(connection, limit)
 
     def last_alerts(self, instance: str, since: float) -> list[dict[str, Any]]:
         """`AlertEvent` rows of the alerts of `instance` that fire, or were resolved at `since` or later.

@@ -49,15 +49,18 @@ def test_the_token_reaches_engines_and_sidecar_alone_and_no_command_line(
             started.append((arguments, env))
 
     monkeypatch.setattr(subprocess, "Popen", Child)
-    up = Up(load(run_dir=tmp_path, engine_token="hush-hush"), None)
+    up = Up(load(run_dir=tmp_path, engine_token="hush-hush", admin_token="order-it", admin_read_token="read-it"), None)
     up._shared = up._introduce()
     up._spawn_engine(_Engine("engine", Path("e.yaml"), {"url": "http://127.0.0.1:8200"}))
     up._spawn("sidecar", "sidecar.cli", "sidecar", *up._sidecar_flags([]), shares=True)
-    up._spawn("dashboard", "dashboard")
+    up._spawn("dashboard", "dashboard", variables=up._tokens)
     for arguments, _ in started:
-        assert "hush-hush" not in " ".join(arguments)
+        assert not [token for token in ("hush-hush", "order-it", "read-it") if token in " ".join(arguments)]
     engine, sidecar, dashboard = (environment for _, environment in started)
     for environment in (engine, sidecar):
         assert {name: environment[name] for name in SHARED} == up._shared
         assert environment["PATH"] == os.environ["PATH"]
-    assert dashboard is None
+    assert not dashboard.keys() & SHARED
+    assert dashboard["SPECWATCH_ADMIN_TOKEN"] == "order-it"
+    assert dashboard["SPECWATCH_ADMIN_READ_TOKEN"] == "read-it"
+    assert not {"SPECWATCH_ADMIN_TOKEN", "SPECWATCH_ADMIN_READ_TOKEN"} & engine.keys()
