@@ -16,6 +16,7 @@ from alerts.model import Alert, Event, Happening, Readings, Severity, Status
 from alerts.notifiers.error import Reason
 from alerts.service import SENT, Alerts
 
+from .faults import where
 from .metrics import AlertCounts
 from .store.queries import DatabaseUnavailable, Reader
 from .store.rows import clean
@@ -89,10 +90,10 @@ class Alerting:
         """Keeps what is raised from going further; it is told once, until all is well again."""
         try:
             yield
-        except Exception:
+        except Exception as error:
             if complaint not in self._complaints:
                 self._complaints.add(complaint)
-                _log.exception("%s", complaint)
+                _log.error("%s\n%s", complaint, where(error))
         else:
             self._complaints.discard(complaint)
 
@@ -100,8 +101,8 @@ class Alerting:
         """End what is being sent. Takes some 3 s at most."""
         try:
             await self._alerts.close()
-        except Exception:
-            _log.exception("notifications did not end cleanly")
+        except Exception as error:
+            _log.error("notifications did not end cleanly\n%s", where(error))
 
     # ---- what happens
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import uvloop
 
+from .faults import Formatter, in_loop, install
 from .record import Arm
 from .recorder import AUTOREGRESSIVE, SPECULATIVE, Recorder, StartError
 from .relay.server import Relay
@@ -145,8 +146,12 @@ def _tls(settings: Settings) -> ssl.SSLContext | None:
 
 def serve(settings: Settings) -> None:
     """Run a sidecar until SIGINT or SIGTERM, then drain. Raises SettingsError or StartError."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    for chatty in ("httpx", "alembic", "uvicorn"):
+    to_stderr = logging.StreamHandler()
+    to_stderr.setFormatter(Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[to_stderr])
+    install()
+    # What these tell below a warning holds rows, and heads of replies.
+    for chatty in ("httpx", "httpcore", "alembic", "sqlalchemy", "uvicorn"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     # A stream takes two sockets, and the soft limit of most systems is 1024.
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -158,6 +163,7 @@ def serve(settings: Settings) -> None:
     async def main() -> None:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(in_loop)
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
         await Sidecar(settings).run(stop)

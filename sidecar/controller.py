@@ -12,6 +12,7 @@ from .api.models import FallbackState, SliceState
 from .control.circuit import Change, Circuit, Readings, Rules, State, Trigger
 from .control.engine import EngineError
 from .control.fallback import DRAFTED, Decision, Fallback, Mode
+from .faults import where
 from .metrics import Metrics
 from .probes.slices import PromptTokens, asked
 from .record import Arm, Record
@@ -103,8 +104,8 @@ class Controller:
                 return fallback.arm()
             tokens = self._prompt_tokens.of(tap.body_bytes)
             return fallback.arm(asked(tap.scenario, tap.model, tap.temperature, tokens, concurrency))
-        except Exception:
-            self._fail()
+        except Exception as error:
+            self._fail(error)
             return Arm.SPECULATIVE
 
     def add(self, record: Record) -> None:
@@ -114,13 +115,13 @@ class Controller:
                 self._prompt_tokens.add(record)
             for change in self.fallback.add(record, time.time()):
                 self._tell(change)
-        except Exception:
-            self._fail()
+        except Exception as error:
+            self._fail(error)
 
-    def _fail(self) -> None:
+    def _fail(self, error: Exception) -> None:
         if not self._failed:
             self._failed = True
-            _log.exception("the fallback controller failed; further failures are not told")
+            _log.error("the fallback controller failed; further failures are not told\n%s", where(error))
 
     # ---- time
 
@@ -131,8 +132,8 @@ class Controller:
             try:
                 self.tick(time.time(), time.monotonic())
                 await self._carry_out()
-            except Exception:
-                self._fail()
+            except Exception as error:
+                self._fail(error)
 
     def tick(self, now: float, monotonic: float) -> None:
         for change in self.fallback.tick(now, self._readings()):

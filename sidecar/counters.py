@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 
+from .control.engine import unanswered
 from .probes.counters import Growth, Meter, Scrape, read, total
 from .probes.coverage import Coverage
 from .record import AcceptanceQuality, Record
@@ -91,7 +92,7 @@ class Counters:
                     if len(content) > _MOST_BYTES:
                         return f"its /metrics is longer than {_MOST_BYTES} bytes"
         except (httpx.HTTPError, TimeoutError) as error:
-            return f"its /metrics cannot be read: {str(error) or type(error).__name__}"
+            return f"its /metrics cannot be read: {unanswered(error)}"
         return read(bytes(content))
 
     def _row(self, name: str, upstream: "_Upstream", now: float) -> CountersRow:

@@ -17,6 +17,7 @@ from typing import Any
 
 import httpx
 
+from .faults import where
 from .record import Arm, Outcome
 from .recorder import SPECULATIVE, Recorder, StartError
 from .relay.watch import CODED_FRAMING, FRAMING, REFUSALS
@@ -71,8 +72,8 @@ class Specwatch:
             rewrites = self._recorder.tap.add_usage or self._recorder.controller.fallback.can_fall_back
             self.in_flight += 1
             return Exchange(tap, receive, send, partial(self._choose, self._recorder), self._ended, rewrites=rewrites)
-        except Exception:
-            _log.exception("a request is served unwatched")
+        except Exception as error:
+            _log.error("a request is served unwatched\n%s", where(error))
             return None
 
     def _choose(self, recorder: Recorder, tap: Tap) -> bool:
@@ -114,8 +115,8 @@ class Specwatch:
         except SettingsError as error:
             _log.error("Specwatch is off, and requests are not recorded: %s", error)
             return
-        except Exception:
-            _log.exception("Specwatch is off, and requests are not recorded")
+        except Exception as error:
+            _log.error("Specwatch is off, and requests are not recorded\n%s", where(error))
             return
         try:
             recorder.start_feed()
@@ -126,8 +127,8 @@ class Specwatch:
             _log.info("requests are recorded, admin on %s", settings.admin)
         except StartError as error:
             _log.error("Specwatch records, but without its admin port: %s", error)
-        except Exception:
-            _log.exception("Specwatch records, but without its admin port")
+        except Exception as error:
+            _log.error("Specwatch records, but without its admin port\n%s", where(error))
 
     async def _end(self) -> None:
         recorder, self._recorder = self._recorder, None
@@ -135,8 +136,8 @@ class Specwatch:
             return
         try:
             await recorder.stop()
-        except Exception:
-            _log.exception("Specwatch did not stop cleanly")
+        except Exception as error:
+            _log.error("Specwatch did not stop cleanly\n%s", where(error))
 
 
 def _settings() -> Settings:

@@ -73,7 +73,7 @@ class Acceptance(msgspec.Struct, frozen=True, gc=False):
     histogram: tuple[int, ...] | None = None
     rejected_at: tuple[int, ...] | None = None
     reached: tuple[int, ...] | None = None
-    #: The block as it came, kept only when quality is not ok.
+    #: The figures of the block as they came, kept only when quality is not ok.
     raw: str | None = None
 
 

@@ -31,6 +31,10 @@ _TIMEOUT_S = 120.0
 _CREDENTIALS = (b"authorization", b"api-key", b"x-api-key")
 
 
+class _NoReplay(ValueError):
+    """A request cannot be replayed; the message is of no one's words."""
+
+
 class Ways(NamedTuple):
     """Where a request is served with and without speculation."""
 
@@ -91,9 +95,10 @@ class Replays:
             _, second = await self._ask(ways.plain + path, fields, without)
             if not first and not second:
                 # Tool calls, or reasoning alone: nothing is known of these.
-                raise ValueError("neither reply has a text")
+                raise _NoReplay("neither reply has a text")
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-            _log.info("a request was not replayed: %s", " ".join(str(error).split())[:200] or type(error).__name__)
+            # Words of httpx and h11 quote what was sent and received.
+            _log.info("a request was not replayed: %s", error if type(error) is _NoReplay else type(error).__name__)
         else:
             self._done(Pair(Kind.REPLAY, request_id, lambda: Texts(first, second), scenario))
         finally:
@@ -103,21 +108,21 @@ class Replays:
         """Id and text of the reply. Raises httpx.HTTPError and ValueError."""
         answer = await self._client.post(url, content=body, headers=fields, timeout=_TIMEOUT_S)
         if answer.status_code != 200:
-            raise ValueError(f"the upstream answered {answer.status_code}")
+            raise _NoReplay(f"the upstream answered {answer.status_code}")
         try:
             value = answer.json()
             text = value["choices"][0]["message"]["content"] or ""
             # Half a surrogate pair is valid in JSON, and nowhere else.
             return str(value["id"]), text.encode("utf-8", "replace").decode()
         except (KeyError, IndexError, TypeError, AttributeError):
-            raise ValueError("the reply has no text") from None
+            raise _NoReplay("the reply has no text") from None
 
 
 def bodies(body: bytes, *, opt_out: bool) -> tuple[bytes, bytes]:
     """What is sent to be served with and without speculation. Raises ValueError for a body that is no JSON object."""
     asked = json.loads(body)
     if not isinstance(asked, dict):
-        raise ValueError("the body is no JSON object")
+        raise _NoReplay("the body is no JSON object")
     asked.pop("stream_options", None)
     asked |= {"stream": False, "temperature": 0}
     limit = "max_completion_tokens" if "max_completion_tokens" in asked else "max_tokens"

@@ -5,6 +5,8 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
+from .faults import where
+
 _log = logging.getLogger(__name__)
 
 
@@ -29,7 +31,7 @@ class Tasks:
         if error is not None:
             if task.get_name() not in self.failed:
                 self.failed.append(task.get_name())
-            _log.error("task %s died", task.get_name(), exc_info=error)
+            _log.error("task %s died\n%s", task.get_name(), where(error))
 
     async def close(self) -> None:
         tasks = list(self._tasks)

@@ -1,5 +1,6 @@
 """Orders to the plugin inside the engine, over the control route of the engine's own HTTP server."""
 
+import re
 from typing import Any, TypeVar
 
 import httpx
@@ -9,6 +10,18 @@ PATH = "/specwatch/v1"
 
 #: A swap reads a checkpoint and waits for the step under way; a cap waits for that step alone, s.
 ASK_S, CAP_S, SWAP_S = 5.0, 30.0, 900.0
+
+
+_quoted = re.compile(r"bytearray|b?[\"']")
+
+
+def unanswered(error: Exception) -> str:
+    """Why a server gave no answer, less what h11 quotes of bytes that are no HTTP."""
+    words = str(error)
+    if isinstance(error, httpx.ProtocolError):
+        words = _quoted.split(words, maxsplit=1)[0].rstrip(" :")
+    return words or type(error).__name__
+
 
 #: What reading an answer that is none of the plugin's raises.
 _FOREIGN = (msgspec.DecodeError, ValueError, RecursionError)
@@ -145,7 +158,7 @@ class EngineControl:
         except httpx.TimeoutException:
             raise EngineError(f"the engine at {self._url} did not answer in {timeout_s:g} s", "engine_silent") from None
         except httpx.HTTPError as error:
-            reason = str(error) or type(error).__name__
+            reason = unanswered(error)
             raise EngineError(f"the engine at {self._url} cannot be reached: {reason}", "engine_unreachable") from None
         if answer.status_code == 200:
             try:

@@ -11,6 +11,7 @@ from itertools import accumulate
 
 import msgspec
 
+from ..faults import where
 from ..record import Acceptance, AcceptanceQuality, AcceptanceSource, Arm, Outcome, Record
 from ..tap.acceptance import NOT_SPECULATED, NOTHING_DRAFTED, missing
 from .ledger import Finished, Ledger
@@ -106,8 +107,8 @@ class Joiner:
     def _give(self, record: Record) -> None:
         try:
             self._sink(record)
-        except Exception:
-            _log.exception("a record is lost")
+        except Exception as error:
+            _log.error("a record is lost\n%s", where(error))
 
     # ---- waiting
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from ..engine_request import EngineRequest, Hello
+from ..faults import where
 from .wire import Step, Steps, parent_of, reply_id_of
 
 _log = logging.getLogger(__name__)
@@ -156,10 +157,10 @@ class Ledger:
             if request.incomplete is None:
                 for tell in self.finished:
                     tell(request)
-        except Exception:
+        except Exception as error:
             if not self._failed:
                 self._failed = True
-                _log.exception("what looks at engine requests failed; further failures are not told")
+                _log.error("what looks at engine requests failed; further failures are not told\n%s", where(error))
         if self.ended is not None:
             self.ended(reply_id)
         self.expire(now)

@@ -60,7 +60,8 @@ def decode(packet: bytes | memoryview) -> Greeting | Steps:
     try:
         found: Greeting | Steps = _decoder.decode(packet)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise MalformedPacket(str(error)) from None
+        # Its words may be those of the packet.
+        raise MalformedPacket(type(error).__name__) from None
     if isinstance(found, Steps):
         for step in found.steps:
             if len(step.ids) != len(step.emitted):

@@ -16,6 +16,8 @@ from typing import Any
 
 from msgspec import MsgspecError, msgpack
 
+from ..faults import install
+
 _LENGTH = struct.Struct("!I")
 
 
@@ -86,6 +88,8 @@ class Child:
 
 def serve(answer: Callable[[Any], object]) -> None:
     """In the process itself: answer each question until the socket is closed."""
+    # Standard error is the sidecar's log.
+    install()
     # Ctrl-C is for the sidecar, which closes the socket when it ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with socket.socket(fileno=0) as link, contextlib.suppress(EOFError, ConnectionError):

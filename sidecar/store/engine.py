@@ -116,6 +116,7 @@ def _postgresql(url: URL, *, pool_size: int, **options: Any) -> Engine:
         max_overflow=0,
         pool_timeout=5,
         pool_recycle=1800,
+        hide_parameters=True,
         connect_args={name: value for name, value in arguments.items() if name not in url.query},
         **options,
     )
@@ -144,9 +145,9 @@ def _sqlite(url: URL, *, read_only: bool) -> Engine:
 
     if read_only:
         # Opening costs a tenth of a millisecond, and finds the file that is there now.
-        engine = create_engine(url, creator=connect, poolclass=NullPool)
+        engine = create_engine(url, creator=connect, poolclass=NullPool, hide_parameters=True)
     else:
-        engine = create_engine(url, creator=connect, pool_size=1, max_overflow=0, pool_timeout=5)
+        engine = create_engine(url, creator=connect, pool_size=1, max_overflow=0, pool_timeout=5, hide_parameters=True)
     begin = "BEGIN" if read_only else "BEGIN IMMEDIATE"
 
     @event.listens_for(engine, "begin")

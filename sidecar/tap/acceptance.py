@@ -4,15 +4,16 @@ The block is marked experimental by vLLM and has moved before, so every identity
 and nothing is guessed: figures that disagree are kept raw, and a shape not known is said to be unknown.
 """
 
+import json
 from itertools import accumulate
 from operator import sub
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
 from ..record import Acceptance, AcceptanceQuality, AcceptanceSource
 
-#: Longest raw block kept beside a row, bytes.
+#: Longest raw block kept beside a row, characters.
 MAX_RAW = 4_096
 #: More draft tokens per step than any proposer makes.
 MAX_K = 1_024
@@ -146,5 +147,30 @@ def _step_by_step(taken: list[int], made: list[int], k: int | None, histogram: _
     return tuple(map(sub, counts, complete)), tuple(map(sub, at_least, complete))
 
 
+# What vLLM sends beside, computed from the rest.
+_NAMES = frozenset((*Block.__struct_fields__, "mean_acceptance_length", "draft_acceptance_rate"))
+_MOST_DIGITS = 20
+
+
 def _kept(raw: bytes) -> str:
-    return raw[:MAX_RAW].decode("utf-8", "replace")
+    """The figures of a block, as JSON: of a block that is not understood, words may be a prompt's or a reply's."""
+    try:
+        return json.dumps(_figures_alone(json.loads(raw)))[:MAX_RAW]
+    except (ValueError, RecursionError):
+        return "no JSON"
+
+
+def _figures_alone(value: Any) -> Any:
+    """Known names and numbers; in the place of all else stands what it is."""
+    if isinstance(value, dict):
+        known = {name: each for name, each in value.items() if name in _NAMES or _is_number(name)}
+        rest = {"other fields": len(value) - len(known)} if len(known) < len(value) else {}
+        return {name: _figures_alone(each) for name, each in known.items()} | rest
+    if isinstance(value, list):
+        return [_figures_alone(each) for each in value]
+    return "text" if isinstance(value, str) and not _is_number(value) else value
+
+
+def _is_number(text: str) -> bool:
+    digits = text.removeprefix("-")
+    return digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS

@@ -13,6 +13,8 @@ MAX_READ = 1024 * 1024
 MAX_TOTAL = 16 * 1024 * 1024
 #: Members, or frames, of a reply: each costs a decoder of its own.
 MAX_MEMBERS = 256
+#: Names that are registered with the IANA and not read here; others may be any words of a server.
+_REGISTERED = frozenset(("aes128gcm", "compress", "dcb", "dcz", "exi", "pack200-gzip", "x-compress"))
 #: Codings one on the other.
 MAX_CODINGS = 4
 #: Window of zstd content codings, as a power of two (RFC 9659): 8 MiB.
@@ -56,7 +58,8 @@ def decoder(codings: bytes | None) -> Decoder | None:
         raise CodingError(f"the reply has {len(names)} content codings")
     for name in names:
         if name not in _STAGES:
-            raise CodingError(f"the reply's content coding {name[:40]} is not known here")
+            shown = f" {name}" if name in _REGISTERED else ""
+            raise CodingError(f"the reply's content coding{shown} is not known here")
     try:
         return Decoder(names) if names else None
     except ImportError as error:

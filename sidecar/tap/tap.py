@@ -1,6 +1,7 @@
 """The watcher of one exchange: bytes in, exactly one `Record` out."""
 
 import logging
+import mimetypes
 import re
 import secrets
 import time
@@ -10,6 +11,7 @@ from functools import lru_cache
 from itertools import count
 from typing import Protocol
 
+from ..faults import where
 from ..record import Arm, Outcome, Record
 from .acceptance import NOT_SPECULATED, missing
 from .chat import read_chat
@@ -259,8 +261,8 @@ class Tap:
                     self._scenario = self._scenario_of(request, body)
                 if request is not None and self._context.sample is not None:
                     self._context.sample(self._endpoint, self._head, request, body, self.scenario)
-        except Exception:
-            self._fail()
+        except Exception as error:
+            self._fail(error)
 
     @property
     def scenario(self) -> str:
@@ -282,8 +284,8 @@ class Tap:
             self._plain = False
         try:
             return None if body is None or self._request is None else self._changed(self._request, body, opt_out)
-        except Exception:
-            self._fail()
+        except Exception as error:
+            self._fail(error)
             return None
 
     def _changed(self, request: Request, body: bytes, opt_out: bool) -> bytes | None:
@@ -342,8 +344,8 @@ class Tap:
     def response(self, head: ResponseHead, now: float) -> tuple[bool, bytes]:
         try:
             return self._read_head(head, now)
-        except Exception:
-            self._fail()
+        except Exception as error:
+            self._fail(error)
             return False, b""
 
     def _read_head(self, head: ResponseHead, now: float) -> tuple[bool, bytes]:
@@ -404,8 +406,8 @@ class Tap:
                     self._collect(payload)
             except CodingError as error:
                 self._give_up(str(error))
-            except Exception:
-                self._fail()
+            except Exception as error:
+                self._fail(error)
 
     def waits(self, now: float) -> float | None:
         """How long a stream has been waiting for its first content, s; None once it came, or where none is seen."""
@@ -458,13 +460,13 @@ class Tap:
         try:
             found = self._read_end(outcome, status)
             record = self._record(found, outcome, status, bytes_in, bytes_out, now)
-        except Exception:
-            self._fail()
+        except Exception as error:
+            self._fail(error)
             record = self._record(_NOTHING, outcome, status, bytes_in, bytes_out, now)
         try:
             self._context.sink(record)
-        except Exception:
-            self._fail()
+        except Exception as error:
+            self._fail(error)
 
     def _read_end(self, outcome: Outcome, status: int | None) -> Reply:
         """What the whole reply told."""
@@ -536,7 +538,7 @@ class Tap:
             facts.draft_model if speculative else None,
             self._streamed or (request is not None and request.streaming),
             status,
-            found.finish_reason,
+            _word(found.finish_reason),
             self.temperature,
             found.prompt_tokens,
             tokens,
@@ -589,11 +591,11 @@ class Tap:
             return "no usage was asked for: load the engine plugin (engine_events), or set add_usage"
         return self._reason
 
-    def _fail(self) -> None:
+    def _fail(self, error: Exception) -> None:
         if not self._failed:
             self._failed = True
             self._context.failures += 1
-            _log.exception("a tap failed; its request is served on, unread")
+            _log.error("a tap failed; its request is served on, unread\n%s", where(error))
         # What was being read when it failed is not to be touched again.
         self._give_up("the sidecar failed to read this reply")
 
@@ -615,16 +617,31 @@ def _number(value: object) -> float | None:
     return float(value) if abs(value) < 1e9 else None
 
 
+# A handful of words, and whatever else a server writes there: that may be text.
+_WORD = re.compile(r"[A-Za-z][A-Za-z0-9_.:-]{0,39}")
+
+
+def _word(value: str | None) -> str | None:
+    """A finish reason, which is a word; `other` for what is none."""
+    return value if value is None or _WORD.fullmatch(value) else "other"
+
+
 def _name(value: bytes | None) -> str | None:
     """A header value as text; None if empty."""
     return value.decode("latin-1")[:MAX_NAME] if value else None
 
 
+# In a row stands what type was not read; no words of a server are stored.
+_MEDIA_TYPES = frozenset(mimetypes.types_map.values()) | {"text/event-stream"}
+
+
 # A server repeats a handful of values.
 @lru_cache(64)
 def _kind(value: bytes | None) -> str:
-    """The media type of a Content-Type, without parameters."""
-    return (value or b"").partition(b";")[0].strip().lower().decode("latin-1")
+    """The media type of a Content-Type, without parameters; one that is not registered is `other`."""
+    kind = (value or b"").partition(b";")[0].strip().lower().decode("latin-1")
+    known = not kind or kind in _MEDIA_TYPES or kind.endswith("+json")
+    return kind if known else "other"
 
 
 # Unlike with a token for each, the system is asked for random bytes only once.

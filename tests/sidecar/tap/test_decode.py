@@ -93,7 +93,7 @@ def test_c22_what_is_cut_is_not_complete(coding: str) -> None:
     ("codings", "reason"),
     [
         (b"compress", "content coding compress is not known here"),
-        (b"gzip, hologram", "content coding hologram is not known here"),
+        (b"gzip, hologram", "content coding is not known here"),
         (b"\xff", "is not known here"),
         (b",".join([b"gzip"] * (MAX_CODINGS + 1)), "5 content codings"),
     ],
