@@ -79,6 +79,7 @@ class Live:
     in_flight: int
     tap_failures: int
     dropped: Mapping[str, int]
+    #: Records that wait, in memory and on disk.
     queue_length: int
     database_up: bool
     acceptance_rate: float | None
@@ -86,6 +87,9 @@ class Live:
     window_requests: int
     #: state -> whether it holds
     states: Mapping[str, bool]
+    #: Those on disk.
+    spool_records: int = 0
+    spool_bytes: int = 0
     feed: FeedCounts = FeedCounts()
     #: Whether no token has another id in the draft than in the target; None while that is not known.
     aligned: bool | None = None
@@ -397,8 +401,12 @@ def _live_families(live: Live) -> Iterator[Metric]:
         dropped.add_metric((stage,), count)
     yield dropped
     yield GaugeMetricFamily(
-        "specwatch_writer_queue_length", "Records waiting for the database.", value=live.queue_length
+        "specwatch_writer_queue_length",
+        "Records waiting for the database, in memory and in the spool.",
+        value=live.queue_length,
     )
+    yield GaugeMetricFamily("specwatch_spool_records", "Those of them in the spool.", value=live.spool_records)
+    yield GaugeMetricFamily("specwatch_spool_bytes", "What the spool takes on disk.", value=live.spool_bytes)
     yield GaugeMetricFamily("specwatch_database_up", "1 while the database takes rows.", value=int(live.database_up))
     if live.acceptance_rate is not None:
         ratio = GaugeMetricFamily(

@@ -52,6 +52,7 @@ from .steering import Steering
 from .store.engine import DatabaseUrlError, check_url
 from .store.queries import Reader
 from .store.rows import MovedToken, SimilarityRow
+from .store.spool import Spool, SpoolError
 from .store.writer import Writer
 from .tap.tap import Facts, TapContext
 from .tasks import Tasks
@@ -105,8 +106,8 @@ class Recorder:
         rules = _rules(settings)
         try:
             check_url(settings.database_url)
-            self.writer = Writer(settings.database_url, capacity=settings.queue_records)
             self.reader = Reader(settings.database_url)
+            self.writer = Writer(settings.database_url, capacity=settings.queue_records, spool=_spool(settings))
         except DatabaseUrlError as error:
             raise SettingsError(str(error)) from None
         self.tasks = Tasks()
@@ -469,13 +470,16 @@ class Recorder:
         last = self.windows.whole.figures()
         alignment = None if self.proposals is None else self.proposals.alignment
         compared = self.latencies.ratio()
+        spool_records, spool_bytes = self.writer.spooled
         return Live(
             outcomes=traffic.outcomes,
             refused=traffic.refused,
             in_flight=traffic.in_flight,
             tap_failures=self.tap.failures,
-            dropped={"queue": self.writer.dropped, "refused": self.writer.refused},
+            dropped=self.writer.dropped_by | {"refused": self.writer.refused},
             queue_length=self.writer.queue_length,
+            spool_records=spool_records,
+            spool_bytes=spool_bytes,
             database_up=self.writer.healthy,
             acceptance_rate=last.p,
             mean_acceptance_length=last.mean_acceptance_length,
@@ -499,6 +503,19 @@ class Recorder:
             loop_lag_s=self.lag.longest(time.monotonic()),
             alerts=self.alerting.counts(),
         )
+
+
+def _spool(settings: Settings) -> Spool | None:
+    """Where records wait on disk; None without. Raises SettingsError where a folder was asked for and cannot be had."""
+    if not settings.spool_mb:
+        return None
+    try:
+        return Spool(settings.spool, settings.spool_mb * 1_000_000, settings.database_url)
+    except SpoolError as error:
+        if "spool" in settings.model_fields_set:
+            raise SettingsError(f"spool: {error}; name a folder that can be made, or set spool_mb to 0") from None
+        _log.warning("spool: %s; while the database is away, records wait in memory alone; set spool", error)
+        return None
 
 
 def _rules(settings: Settings) -> AlertsConfig:

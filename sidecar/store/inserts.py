@@ -26,11 +26,14 @@ _SQLITE_DATA = (sqlite3.DataError, sqlite3.IntegrityError, sqlite3.InterfaceErro
 #: where each time is a round trip.
 _SQLITE_ROWS = 32
 _POSTGRESQL_ROWS = 128
+#: The same of rows that may be of 65,536 characters.
+_LONG_ROWS = 4
+_LONG_TABLES = ("texts",)
 #: Rows at a time where the thread waits for Python's lock, once a statement and once more after it.
 _SQLITE_ROWS_IF_BUSY = 128
 _BUSY_S = 0.004
 #: Long enough for the proxy's thread to wake up and take the lock.
-_PAUSE_S = 50e-6
+PAUSE_S = 50e-6
 #: Rows a statement on SQLite takes. Few sizes, so that the driver keeps each statement prepared.
 _SIZES = (128, 32, 16, 8, 4, 2, 1)
 
@@ -62,7 +65,7 @@ class Inserts:
         """
         columns = TABLE_COLUMNS[table]
         if (time_column := _TIMES.get(table)) is None:
-            self._insert(connection, self._statements[table], columns, rows)
+            self._insert(connection, self._statements[table], table, rows)
             return
         at, instance = columns.index(time_column), columns.index("instance")
         minutes: set[tuple[str, str]] = set()
@@ -72,7 +75,7 @@ class Inserts:
                 minutes.add((str(row[at])[:16], str(row[instance])))
                 yield row
 
-        self._insert(connection, self._statements[table], columns, marked())
+        self._insert(connection, self._statements[table], table, marked())
         if minutes:
             stamp = time.time_ns()
             # Sorted, so that two processes of one name do not wait for each other's marks crosswise.
@@ -80,26 +83,28 @@ class Inserts:
             connection.exec_driver_sql(self._mark, marks)
 
 
-def _insert_sqlite(
-    connection: Connection, statements: dict[int, str], _names: tuple[str, ...], rows: Iterable[Row]
-) -> None:
-    waiting, at_a_time = iter(rows), _SQLITE_ROWS
-    while part := list(islice(waiting, at_a_time)):
+def at_a_time(table: str) -> int:
+    """How many rows of `table` may be handled in one go, for which the proxy stands still."""
+    return _LONG_ROWS if table in _LONG_TABLES else _POSTGRESQL_ROWS
+
+
+def _insert_sqlite(connection: Connection, statements: dict[int, str], table: str, rows: Iterable[Row]) -> None:
+    waiting, most = iter(rows), at_a_time(table)
+    number = min(_SQLITE_ROWS, most)
+    while part := list(islice(waiting, number)):
         begun = time.monotonic()
         while part:
             size = next(size for size in _SIZES if size <= len(part))
             connection.exec_driver_sql(statements[size], tuple(chain.from_iterable(part[:size])))
             del part[:size]
         # The statement gave Python's lock up, but mostly has it back before a thread that waits for it is awake.
-        time.sleep(_PAUSE_S)
-        at_a_time = _SQLITE_ROWS_IF_BUSY if time.monotonic() - begun > _BUSY_S else _SQLITE_ROWS
+        time.sleep(PAUSE_S)
+        number = min(_SQLITE_ROWS_IF_BUSY if time.monotonic() - begun > _BUSY_S else _SQLITE_ROWS, most)
 
 
-def _insert_postgresql(
-    connection: Connection, statements: dict[int, str], names: tuple[str, ...], rows: Iterable[Row]
-) -> None:
-    waiting = iter(rows)
-    while part := list(islice(waiting, _POSTGRESQL_ROWS)):
+def _insert_postgresql(connection: Connection, statements: dict[int, str], table: str, rows: Iterable[Row]) -> None:
+    waiting, names = iter(rows), TABLE_COLUMNS[table]
+    while part := list(islice(waiting, at_a_time(table))):
         objects = [dict(zip(names, row, strict=True)) for row in part]
         connection.exec_driver_sql(statements[0], {"rows": json.encode(objects).decode()})
 

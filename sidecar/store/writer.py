@@ -2,18 +2,21 @@
 
 Recording never slows or fails a request. `put` only appends to a deque; the thread looks at it every
 fifth of a second, so that no request pays for waking it. A batch is kept until the database has taken it:
-while the database is locked or away the queue fills up, and then the oldest records go, each of them
-counted. The oldest, because after an outage the question is how things are now.
+while the database is locked or away, what is queued goes to the spool on disk, and from there, oldest first, to the
+database when it is back. Without a spool, or where its disk takes nothing, the queue fills up, and then the oldest
+records go, each of them counted. The oldest, because after an outage the question is how things are now.
 """
 
 import logging
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import groupby, islice
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from sqlalchemy import text
 
@@ -21,8 +24,11 @@ from alerts.model import Event
 from sidecar.record import Record
 
 from .engine import writing_engine
-from .inserts import Inserts, refused_as_data
+from .inserts import PAUSE_S, Inserts, at_a_time, refused_as_data
+from .items import Items, by_halves
+from .quarantine import Quarantine
 from .rows import (
+    TABLE_COLUMNS,
     AuditRow,
     CountersRow,
     MovedToken,
@@ -39,48 +45,26 @@ from .rows import (
     text_row,
     transition_row,
 )
+from .spool import Frame, Spool
 from .upgrade import upgrade
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
 #: How often the thread asks whether the database is still there, traffic or not.
 _CHECK_S = 5.0
-#: Items that wait, of each table but `requests`.
-_MAX_PRECIOUS = 1000
 #: Events of alerts that wait: one notification may be of hundreds of alerts, each an event.
 _MAX_ALERTS = 10_000
-#: Characters of the texts that wait: as a character is 1 to 4 bytes, 16 to 64 MB.
-_MAX_CHARACTERS = 16_000_000
 #: How long past its deadline `close` waits for a statement under way.
 _GRACE_S = 1.5
-
-
-@dataclass(slots=True)
-class _Items(Generic[T]):
-    """What is to be stored in one table."""
-
-    table: str
-    convert: Callable[[T], Row]
-    #: Items that may wait.
-    most: int = _MAX_PRECIOUS
-    queue: deque[T] = field(default_factory=deque)
-    #: The batch in hand: taken from the queue and not yet known to be stored.
-    rows: list[Row] = field(default_factory=list)
-    stored: int = 0
-
-    def __len__(self) -> int:
-        return len(self.queue) + len(self.rows)
 
 
 class Writer:
     """Writes records and all else. `start()`, then `put(...)` from one thread, at the end `close(...)`.
 
-    Each record ends in exactly one count: `written` (the database has it), `dropped` (lost to overflow, or
-    left over at the end) or `refused` (no database takes it as data). The others count as dropped and
+    Each record ends in exactly one count: `written` (the database has it), `dropped` (lost to overflow, in memory or
+    on disk, or left over at the end) or `refused` (no database takes it as data). The others count as dropped and
     refused too. `healthy`: the last attempt to reach the database worked; False until the first did.
     """
 
@@ -91,22 +75,26 @@ class Writer:
         capacity: int = 10_000,
         batch_size: int = 2000,
         max_age_s: float = 0.2,
+        spool: Spool | None = None,
     ) -> None:
-        """Opens nothing: the thread does. Raises DatabaseUrlError for a URL that cannot work."""
+        """Opens nothing: the thread does. `spool` is closed with the writer. Raises DatabaseUrlError for a URL that
+        cannot work.
+        """
         self._engine = writing_engine(database_url)
         self._inserts = Inserts(self._engine)
+        self._spool = spool
+        self._quarantine = None if spool is None else Quarantine(spool.root)
         self._batch_size = batch_size
         self._max_age_s = max_age_s
-        self._records: _Items[Record] = _Items("requests", request_row, capacity)
-        # Few and precious: a flood of records must not push them out.
-        self._transitions: _Items[Transition] = _Items("transitions", transition_row)
-        self._alerts: _Items[Event] = _Items("alerts", alert_row, _MAX_ALERTS)
-        self._moved: _Items[MovedToken] = _Items("alignments", alignment_row)
-        self._similarities: _Items[SimilarityRow] = _Items("similarities", similarity_row)
-        self._counters: _Items[CountersRow] = _Items("counters", counters_row)
-        self._texts: _Items[TextRow] = _Items("texts", self._text_row)
-        self._audit: _Items[AuditRow] = _Items("audit", audit_row)
-        self._all: tuple[_Items[Any], ...] = (
+        self._records: Items[Record] = Items("requests", request_row, capacity)
+        self._transitions: Items[Transition] = Items("transitions", transition_row)
+        self._alerts: Items[Event] = Items("alerts", alert_row, _MAX_ALERTS)
+        self._moved: Items[MovedToken] = Items("alignments", alignment_row)
+        self._similarities: Items[SimilarityRow] = Items("similarities", similarity_row)
+        self._counters: Items[CountersRow] = Items("counters", counters_row)
+        self._texts: Items[TextRow] = Items("texts", text_row, characters=lambda kept: len(kept.text))
+        self._audit: Items[AuditRow] = Items("audit", audit_row)
+        self._all: tuple[Items[Any], ...] = (
             self._transitions,
             self._audit,
             self._alerts,
@@ -116,16 +104,15 @@ class Writer:
             self._records,
             self._texts,
         )
-        #: Characters of texts, of those put and not dropped, and of those taken. A thread each, which adds up.
-        self._characters_put = 0
-        self._characters_taken = 0
         self._thread = threading.Thread(target=self._run, name="specwatch-writer", daemon=True)
+        #: Held by who moves rows to the spool: the thread, or `close` where the thread is stuck.
+        self._spooling = threading.Lock()
         self._stop = threading.Event()
         self._deadline = float("inf")
         self._ready = False
         self._checked = 0.0
         self._pause_s = 0.0
-        self.dropped = 0
+        self._left_over = 0
         self.refused = 0
         self.healthy = False
 
@@ -135,50 +122,65 @@ class Writer:
 
     def put(self, record: Record) -> None:
         """Queue a record. Takes a fraction of a microsecond, never blocks, never raises."""
-        self._put(self._records, record)
+        self._records.put(record)
 
     def put_transition(self, transition: Transition) -> None:
         """Queue a transition, with the guarantees of `put`. Written in the order they were put in."""
-        self._put(self._transitions, transition)
+        self._transitions.put(transition)
 
     def put_alert(self, event: Event) -> None:
         """Queue an event of an alert, with the guarantees of `put`. Written in the order they were put in."""
-        self._put(self._alerts, event)
+        self._alerts.put(event)
 
     def put_moved(self, token: MovedToken) -> None:
         """Queue a moved token, with the guarantees of `put`."""
-        self._put(self._moved, token)
+        self._moved.put(token)
 
     def put_similarity(self, pair: SimilarityRow) -> None:
         """Queue a pair of texts that was compared, with the guarantees of `put`."""
-        self._put(self._similarities, pair)
+        self._similarities.put(pair)
 
     def put_counters(self, span: CountersRow) -> None:
         """Queue a span of counters, with the guarantees of `put`."""
-        self._put(self._counters, span)
+        self._counters.put(span)
+
+    def put_text(self, kept: TextRow) -> None:
+        """Queue a prompt or a reply, with the guarantees of `put`."""
+        self._texts.put(kept)
 
     def put_audit(self, order: AuditRow) -> None:
         """Queue an order to the admin port, with the guarantees of `put`."""
-        self._put(self._audit, order)
-
-    def put_text(self, kept: TextRow) -> None:
-        """Queue a prompt or a reply, with the guarantees of `put`. Texts are bounded by their characters, too."""
-        self._characters_put += len(kept.text)
-        self._put(self._texts, kept)
-        while self._characters_put - self._characters_taken > _MAX_CHARACTERS and self._drop_oldest(self._texts):
-            pass
+        self._audit.put(order)
 
     @property
     def written(self) -> int:
         return self._records.stored
 
     @property
+    def dropped_by(self) -> dict[str, int]:
+        """What was lost, by where: from memory (`queue`) or from the disk (`spool`)."""
+        queue = self._left_over + sum([items.dropped for items in self._all])
+        return {"queue": queue, "spool": 0 if self._spool is None else self._spool.dropped}
+
+    @property
+    def dropped(self) -> int:
+        return sum(self.dropped_by.values())
+
+    @property
+    def spooled(self) -> tuple[int, int]:
+        """Rows that wait on disk, and their bytes."""
+        return (0, 0) if self._spool is None else (self._spool.records, self._spool.bytes)
+
+    @property
     def queue_length(self) -> int:
-        """What is waiting, an unfinished batch included."""
-        return sum(map(len, self._all))
+        """What is waiting, an unfinished batch and the spool included."""
+        return self._in_memory() + self.spooled[0]
 
     def close(self, deadline_s: float = 5.0) -> None:
-        """Write what is queued, for about `deadline_s` seconds; count the rest as dropped. Blocks."""
+        """Write what is queued, for about `deadline_s` seconds; the rest is left in the spool, or counts as dropped.
+
+        Blocks.
+        """
         self._deadline = time.monotonic() + deadline_s
         self._stop.set()
         if self._thread.is_alive():
@@ -188,37 +190,31 @@ class Writer:
             log.warning("the database writer did not stop in %.1f s", deadline_s)
         else:
             self._engine.dispose()
-        if lost := self.queue_length:
-            self.dropped += lost
+        self._to_spool()
+        if lost := self._in_memory():
+            self._left_over += lost
             log.warning("%d records were still waiting for the database and are lost", lost)
+        if self._spool is not None:
+            self._spool.close()
 
-    def _put(self, items: _Items[T], item: T) -> None:
-        items.queue.append(item)
-        if len(items.queue) > items.most:
-            self._drop_oldest(items)
-
-    def _drop_oldest(self, items: _Items[Any]) -> bool:
-        try:
-            dropped = items.queue.popleft()
-        except IndexError:
-            # The thread has just emptied it.
-            return False
-        if isinstance(dropped, TextRow):
-            self._characters_put -= len(dropped.text)
-        self.dropped += 1
-        return True
-
-    def _text_row(self, kept: TextRow) -> Row:
-        self._characters_taken += len(kept.text)
-        return text_row(kept)
+    def _in_memory(self) -> int:
+        return sum(map(len, self._all))
 
     def _run(self) -> None:
-        while not self._stop.is_set() or (self.queue_length and time.monotonic() < self._deadline):
+        if self._spool is not None:
+            self._spool.adopt()
+        while not self._stop.is_set() or self._must_go_on():
             try:
                 self._work()
             except Exception as error:
                 self._failed(error)
             self._rest()
+
+    def _must_go_on(self) -> bool:
+        """Whether there is something left to do at the end."""
+        if self._pause_s:
+            self._to_spool()
+        return bool(self._in_memory()) and time.monotonic() < self._deadline
 
     def _work(self) -> None:
         """Write what waits, and see to the database."""
@@ -231,68 +227,97 @@ class Writer:
         else:
             now = self._checked
         self._checked = now
-        for items in self._all:
-            self._write(items)
+        if self._spool is not None and self._spool.bytes:
+            self._write_spooled(self._spool)
+        else:
+            for items in self._all:
+                self._write(items)
         self._pause_s = 0.0
         if not self.healthy:
             self.healthy = True
             log.info("the database takes rows")
 
-    def _write(self, items: _Items[T]) -> None:
+    def _write(self, items: Items[Any]) -> None:
         """Store a batch. Whatever goes wrong, `items` keeps what is not stored."""
         if not items:
             return
         try:
             with self._engine.begin() as connection:
-                self._inserts.insert(items.table, connection, self._take(items))
+                rows = items.take(self._batch_size, partial(self._refuse, items.table))
+                self._inserts.insert(items.table, connection, rows)
         except Exception as error:
             if not refused_as_data(error):
                 raise
-            self._write_by_halves(items)
+
+            def store(rows: list[Row]) -> int:
+                items.stored += self._insert(items.table, rows)
+                return len(rows)
+
+            by_halves(items.rows, len(items.rows), store, partial(self._refuse_row, items.table))
         else:
             items.stored += len(items.rows)
             items.rows.clear()
 
-    def _take(self, items: _Items[T]) -> Iterator[Row]:
-        """The batch in hand, then what fills it up from the queue.
+    def _insert(self, table: str, rows: list[Row]) -> int:
+        with self._engine.begin() as connection:
+            self._inserts.insert(table, connection, rows)
+        return len(rows)
 
-        Converted one by one as they are inserted: the proxy stands still for as long as this thread runs without
-        a statement in between.
-        """
-        rows = items.rows
-        yield from rows[:]
-        while len(rows) < self._batch_size:
-            try:
-                item = items.queue.popleft()
-            except IndexError:
-                return
-            try:
-                row = items.convert(item)
-            except Exception as error:
-                self._refuse(error)
-            else:
-                rows.append(row)
-                yield row
+    def _write_spooled(self, spool: Spool) -> None:
+        """Store the oldest frames of the spool, a batch of them. They stay there until they are stored."""
+        stored: Counter[str] = Counter()
+        refused: list[tuple[str, Row, Exception]] = []
 
-    def _write_by_halves(self, items: _Items[T]) -> None:
-        """Store the batch in hand, in order and but for the rows refused."""
-        rows, size = items.rows, len(items.rows)
-        while rows:
-            part = rows[:size]
-            try:
-                with self._engine.begin() as connection:
-                    self._inserts.insert(items.table, connection, part)
-            except Exception as error:
-                if not refused_as_data(error):
-                    raise
-                if len(part) > 1:
-                    size = len(part) // 2
-                    continue
-                self._refuse(error)
-            else:
-                items.stored += len(part)
-            del rows[: len(part)]
-            size = max(1, len(rows))
+        def rows_of(table: str, frames: Iterable[Frame]) -> Iterator[Row]:
+            for frame in frames:
+                stored[table] += len(frame.rows)
+                yield from frame.rows
+
+        try:
+            with self._engine.begin() as connection:
+                for table, frames in groupby(spool.read(self._batch_size), attrgetter("table")):
+                    self._inserts.insert(table, connection, rows_of(table, frames))
+        except Exception as error:
+            if not refused_as_data(error):
+                raise
+            stored.clear()
+            for table, rows in islice(spool.read(1), 1):
+                stored[table] = len(rows)
+                by_halves(
+                    rows, len(rows), partial(self._insert, table), lambda *why, of=table: refused.append((of, *why))
+                )
+                stored[table] -= len(refused)
+        # Counted at the end, as a database that goes meanwhile has all of it sent again.
+        for items in self._all:
+            items.stored += stored[items.table]
+        for each in refused:
+            self._refuse_row(*each)
+        spool.advance()
+        if spool.bytes and (self._stop.is_set() or any(items.crowded for items in self._all)):
+            # In its turn, and before it overflows.
+            self._to_spool()
+
+    def _to_spool(self) -> None:
+        """Move what waits in memory to the spool, in order, for as long as its disk takes it."""
+        # Waited for by `close` only, where the thread is stuck.
+        if self._spool is None or not self._spooling.acquire(timeout=_GRACE_S):
+            return
+        try:
+            for items in self._all:
+                most = at_a_time(items.table)
+                while items:
+                    deque(items.take(most, partial(self._refuse, items.table)), maxlen=0)
+                    append = partial(self._append, self._spool, items.table)
+                    by_halves(items.rows, most, append, partial(self._refuse_row, items.table))
+                    if items.rows:
+                        return
+        finally:
+            self._spooling.release()
+
+    def _append(self, spool: Spool, table: str, rows: list[Row]) -> int:
+        # For the proxy's thread: it is not awake before the write has given Python's lock up and has it back.
+        time.sleep(PAUSE_S)
+        return spool.append(table, rows)
 
     def _check(self) -> None:
         # An open SQLite file takes rows even after it was deleted, and then loses them.
@@ -301,9 +326,15 @@ class Writer:
         with self._engine.begin() as connection:
             connection.execute(text("SELECT 1 FROM requests LIMIT 1"))
 
-    def _refuse(self, error: Exception) -> None:
+    def _refuse_row(self, table: str, row: Row, error: Exception) -> None:
+        self._refuse(table, dict(zip(TABLE_COLUMNS[table], row, strict=True)), error)
+
+    def _refuse(self, table: str, columns: dict[str, object], error: Exception) -> None:
         self.refused += 1
-        log.warning("a record cannot be stored and is left out: %s", _one_line(error))
+        reason = _one_line(error)
+        log.warning("a row of %s cannot be stored and is left out: %s", table, reason)
+        if self._quarantine is not None:
+            self._quarantine.add(table, reason, columns)
 
     def _failed(self, error: Exception) -> None:
         if self.healthy or not self._pause_s:
@@ -312,16 +343,22 @@ class Writer:
         self._pause_s = min(max(_FIRST_PAUSE_S, 2 * self._pause_s), _LONGEST_PAUSE_S)
         self._ready = False
         self._engine.dispose()
+        self._to_spool()
 
     def _rest(self) -> None:
         if self._stop.is_set():
             # Nearing the deadline there is no time for long pauses.
             time.sleep(min(self._pause_s, 0.1))
-        elif self._pause_s or len(self._records.queue) < self._batch_size:
-            self._stop.wait(self._pause_s or self._max_age_s)
+        elif self._pause_s:
+            end = time.monotonic() + self._pause_s
+            while (left := end - time.monotonic()) > 0 and not self._stop.wait(min(left, self._max_age_s)):
+                self._to_spool()
+        elif not self.spooled[1] and self._records.queued < self._batch_size:
+            self._stop.wait(self._max_age_s)
 
 
 def _one_line(error: Exception) -> str:
-    """What the driver said, without the statement and its values."""
-    words = " ".join(str(getattr(error, "orig", None) or error).split())
+    """What the driver said, without the statement and its values, which PostgreSQL has in the details."""
+    cause = getattr(error, "orig", None) or error
+    words = " ".join(str(getattr(getattr(cause, "diag", None), "message_primary", None) or cause).split())
     return f"{type(error).__name__}: {words[:300]}"
