@@ -2,9 +2,12 @@
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -253,6 +256,62 @@ def db_upgrade(config: Config = None, database_url: Annotated[str | None, typer.
         _fail(str(error))
     except StartError as error:
         _fail(str(error), 1)
+
+
+@db.command("export")
+def db_export(
+    table: Annotated[str, typer.Option(help="requests, rollups, similarities, transitions, alerts, counters, …")],
+    out: Annotated[
+        Path | None, typer.Option(help="File to write, else TABLE.parquet.", metavar="FILE.parquet", show_default=False)
+    ] = None,
+    since: Annotated[str | None, typer.Option(help="First time, as 2026-01-31T12:00:00Z or Unix seconds.")] = None,
+    until: Annotated[str | None, typer.Option(help="The time before which rows end.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+    database_url: Annotated[str | None, typer.Option(help=_option("database_url"))] = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Write a table as a Parquet file: of one state of the database, while the sidecar goes on."""
+    from rich.console import Console
+
+    from .store.export import ExportError, OptionError, export
+
+    settings = _load(config, database_url=database_url)
+    first, end = _time("--since", since), _time("--until", until)
+    # A half file is taken away again then, as at Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with Console(stderr=True).status("reading") as shown:
+            report = export(
+                settings.database_url,
+                table,
+                out or Path(f"{table}.parquet"),
+                since=first,
+                until=end,
+                force=force,
+                progress=lambda rows: shown.update(f"reading {table}: {rows} rows"),
+            )
+    except OptionError as error:
+        _fail(str(error))
+    except ExportError as error:
+        _fail(str(error), 1)
+    if as_json:
+        typer.echo(json.dumps(asdict(report)))
+    else:
+        size = f"{report.bytes / 1e6:.1f} MB in {report.seconds:.1f} s"
+        typer.echo(f"{report.rows} rows of {report.table} in {report.file}, {size}")
+
+
+def _time(option: str, text: str | None) -> datetime | None:
+    from pydantic import TypeAdapter, ValidationError
+
+    from .api.params import Time
+
+    try:
+        found: datetime | None = None if text is None else TypeAdapter(Time).validate_python(text)
+    except ValidationError as error:
+        _fail(f"{option}: {error.errors()[0]['msg'].removeprefix('Value error, ')}")
+    return found
 
 
 @alerts.command("check")
