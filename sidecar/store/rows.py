@@ -16,7 +16,7 @@ from .schema import metadata
 
 #: By table that has rows of its own, what each value of a row is.
 TABLE_COLUMNS = {
-    name: tuple(column.name for column in metadata.tables[name].columns if column.name != "id")
+    name: tuple(str(column.name) for column in metadata.tables[name].columns if column.name != "id")
     for name in (
         "requests",
         "transitions",

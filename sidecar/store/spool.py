@@ -78,7 +78,7 @@ class Spool:
     """
 
     def __init__(self, root: Path, limit_bytes: int, database_url: str) -> None:
-        """Makes a folder of its own in `root`. Raises SpoolError if that is impossible.
+        """Makes the folder `root`. Raises SpoolError if nothing can be made there.
 
         What others have left there for another database is let alone.
         """
@@ -96,10 +96,15 @@ class Spool:
         self.bytes = 0
         self.records = 0
         self.dropped = 0
+        #: Made once there is something to be kept, and the lock of it.
+        self._folder: Path | None = None
+        self._lock: int | None = None
         try:
-            self._folder, self._lock = _new_folder(self.root, self._prefix)
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise SpoolError(f"{error.filename or self.root}: {error.strerror}") from None
+        if not os.access(self.root, os.W_OK | os.X_OK):
+            raise SpoolError(f"{self.root}: cannot be written to")
 
     def adopt(self) -> None:
         """Take over what processes have left behind that are gone."""
@@ -109,13 +114,12 @@ class Spool:
         except OSError:
             others = []
         for other in others:
-            if other != self._folder:
-                try:
-                    self._adopt(other)
-                except BlockingIOError:
-                    continue  # its process lives
-                except OSError as error:
-                    log.warning("spool: what was left in %s cannot be taken over: %s", other, error.strerror)
+            try:
+                self._adopt(other)
+            except BlockingIOError:
+                continue  # its process lives
+            except OSError as error:
+                log.warning("spool: what was left in %s cannot be taken over: %s", other, error.strerror)
         self._segments.sort(key=lambda segment: segment.path.name)
         if self.records > before:
             log.info("spool: %d rows of an earlier run wait for the database", self.records - before)
@@ -141,11 +145,11 @@ class Spool:
         except OSError as error:
             self._seal()
             if self._works:
-                log.warning("spool: %s takes no rows, which wait in memory: %s", self._folder, error.strerror)
+                log.warning("spool: %s takes no rows, which wait in memory: %s", self.root, error.strerror)
             self._works, self._again_at = False, time.monotonic() + _AGAIN_S
             return 0
         if not self._works:
-            log.info("spool: %s takes rows again", self._folder)
+            log.info("spool: %s takes rows again", self.root)
             self._works = True
         return len(rows)
 
@@ -173,9 +177,13 @@ class Spool:
         """Leave what waits for the next process. Nothing can be appended then."""
         self._seal()
         self._closed = True
-        if not self._segments:
+        if self.records:
+            log.info("spool: %d rows wait in %s for the next start", self.records, self._folder)
+        if self._folder is not None and not self._segments:
             shutil.rmtree(self._folder, ignore_errors=True)
-        os.close(self._lock)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def _adopt(self, folder: Path) -> None:
         lock = _locked(folder)
@@ -184,7 +192,7 @@ class Spool:
                 segment = _scanned(path)
                 if not segment.size:
                     continue
-                segment.path = path.rename(self._folder / path.name)
+                segment.path = path.rename(self._own_folder() / path.name)
                 self._segments.append(segment)
                 self.bytes += segment.size
                 self.records += segment.rows
@@ -236,16 +244,22 @@ class Spool:
         self.records += rows
 
     def _new_segment(self) -> int:
-        if not self._folder.is_dir():
-            folder, lock = _new_folder(self.root, self._prefix)
-            os.close(self._lock)
-            self._folder, self._lock = folder, lock
+        folder = self._own_folder()
         # In the order they were made, also over a clock that is set back.
         self._last_name = max(self._last_name + 1, time.time_ns())
-        path = self._folder / f"{self._last_name:020}-{self._folder.name.removeprefix(self._prefix)}.rows"
+        path = folder / f"{self._last_name:020}-{folder.name.removeprefix(self._prefix)}.rows"
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
         self._segments.append(_Segment(path))
         return file
+
+    def _own_folder(self) -> Path:
+        """Made anew where somebody has deleted it."""
+        if self._folder is None or not self._folder.is_dir():
+            folder, lock = _new_folder(self.root, self._prefix)
+            if self._lock is not None:
+                os.close(self._lock)
+            self._folder, self._lock = folder, lock
+        return self._folder
 
     def _seal(self) -> None:
         """Write no more to the newest segment."""

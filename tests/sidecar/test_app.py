@@ -87,7 +87,9 @@ async def sidecar(folder: Path, upstream: str, *flags: str, **environment: str) 
         *flags,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
-        env=os.environ | {"SPECWATCH_DATABASE_URL": f"sqlite:///{folder}/specwatch.db"} | environment,
+        env=os.environ
+        | {"SPECWATCH_DATABASE_URL": f"sqlite:///{folder}/specwatch.db", "SPECWATCH_SPOOL": f"{folder}/spool"}
+        | environment,
     )
     made = Process(process, proxy, admin, folder)
     try:
@@ -200,7 +202,7 @@ async def test_c29_no_database_stops_no_request(tmp_path: Path) -> None:
             assert "the database gave no answer" in told
             said = await made.stop()
             assert "secret" not in said + refused.text
-            assert "5 records" in said
+            assert "5 rows wait" in said
 
 
 async def test_the_token_guards_what_tells_and_what_switches(tmp_path: Path) -> None:

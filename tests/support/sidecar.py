@@ -33,6 +33,7 @@ class Sidecar:
                     "listen": f"127.0.0.1:{proxy}",
                     "admin": f"127.0.0.1:{admin}",
                     "database_url": f"sqlite:///{folder}/specwatch.db",
+                    "spool": f"{folder}/spool",
                     "engine_events": str(engine.events),
                     "baseline_share": 0,
                     "fallback_triggers": [],
