@@ -378,4 +378,6 @@ def footer(summary: shapes.Summary) -> str:
     if v.num_speculative_tokens is not None:
         parts.append(f"up to {v.num_speculative_tokens} draft tokens a verify step")
     parts.append(f"as of {utc(summary.generated_at):%Y-%m-%d %H:%M:%S} UTC")
+    if not summary.exact:
+        parts.append("figures from minutes")
     return plain(" · ".join(parts))

@@ -132,6 +132,7 @@ class Drafts(Shape):
 
 class Summary(Shape):
     generated_at: datetime
+    exact: bool
     window_s: int
     instance: str
     fallback: FallbackState

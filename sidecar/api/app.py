@@ -16,11 +16,12 @@ from pydantic import BaseModel
 from sidecar.control.fallback import NOWHERE, REMEDY
 from sidecar.store.cursor import BadCursor
 from sidecar.store.queries import DatabaseUnavailable
+from sidecar.store.source import TooManyRows
 
 from . import alerts, audit, engine, errors, models, windows
 from .auth import NEEDS_CONTROL, Guard, Tokens
 from .deps import ApiDeps
-from .params import DraftsQuery, PageQuery, SeriesParams, SeriesQuery, StepQuery, SummaryQuery
+from .params import DraftsQuery, PageQuery, RowQuery, SeriesParams, SeriesQuery, StepQuery, SummaryQuery
 
 log = logging.getLogger(__name__)
 
@@ -125,18 +126,28 @@ def _figures(deps: ApiDeps) -> APIRouter:
 
     @router.get("/requests", response_model=models.RequestPage)
     def requests(query: PageQuery) -> Response:
-        """Rows, newest first, a page at a time."""
+        """Rows, newest first, a page at a time.
+
+        Of names that few rows have, a page may have fewer than `limit` rows, or none, before the last: at most 200,000
+        rows are looked at for one. As long as there is a `next_cursor`, there may be more.
+        """
         try:
-            return _json(models.RequestPage(**reader.requests(query.filters(), query.limit, query.cursor)))
+            return _json(models.RequestPage(**reader.requests(query.filters(), query.limit, query.cursor, deps.now())))
         except BadCursor as error:
             raise errors.invalid("cursor", str(error)) from None
 
     @router.get("/requests/{request_id:path}", response_model=models.RequestRow)
-    def request(request_id: str) -> Response:
-        """One row: the newest of this id."""
-        row = reader.request(request_id)
+    def request(request_id: str, query: RowQuery) -> Response:
+        """One row: the newest of this id, before `until`. 2,000,000 rows are looked at; a 404 says how to go on."""
+        row, rest = reader.request(request_id, query.until)
         if row is None:
-            message = f"no request {request_id[:200]!r} is recorded (rows arrive within a second of the end)"
+            message = f"no request {request_id[:200]!r} is recorded"
+            if query.until is not None:
+                message += f" of before {_iso(query.until)}"
+            if rest is None:
+                message += " (rows arrive within a second of the end)"
+            else:
+                message += f" and of {_iso(rest)} or later; older ones are looked through with until={_iso(rest)}"
             raise errors.ApiError(404, message, code="not_found", param="request_id")
         return _json(models.RequestRow(**row))
 
@@ -210,8 +221,15 @@ def _history(deps: ApiDeps) -> list[models.Transition]:
 def _series(deps: ApiDeps, read: Callable[..., dict[str, Any]], query: SeriesParams) -> dict[str, Any]:
     try:
         return read(query.window, query.step, query.by, query.filters(), deps.now())
+    except TooManyRows as error:
+        raise errors.invalid("window", str(error)) from None
     except ValueError as error:
         raise errors.invalid("step", str(error)) from None
+
+
+def _iso(time: datetime) -> str:
+    """A time that URLs carry unchanged."""
+    return time.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def _database(deps: ApiDeps) -> Any:

@@ -15,7 +15,23 @@ class Model(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class AcceptanceSums(Model):
+class Answered(Model):
+    """What figures are made of: of many requests not of rows, but of what was added up by minute, hour and day.
+
+    Sums are exact then. Quantiles of more than some 70 values are those of a rank beside it: of p50 by 1.1 % at most,
+    of p95 by 0.11 %, of p99 by 0.02 %, 19 times of 20. What came late counts a minute later.
+    """
+
+    #: Whether they are of rows.
+    exact: bool
+    #: Else 60, or more where minutes are no longer kept: `since`, and `step_s` of the answer, are of whole ones.
+    resolution_s: int | None
+    #: The window, as answered; `until` exclusive.
+    since: datetime
+    until: datetime
+
+
+class AcceptanceFigures(Model):
     """Sums over the requests that speculated, and what follows from them."""
 
     #: Requests with trusted acceptance figures and at least one draft token.
@@ -32,15 +48,13 @@ class AcceptanceSums(Model):
     mean_acceptance_length: float | None
     #: k, which pooled p depends on; null where the requests had different ones.
     num_speculative_tokens: int | None
-
-
-class AcceptanceFigures(AcceptanceSums):
     #: Accepted / judged tokens: those that were accepted, and the first rejected one of each step. Comparable across k.
+    #: Null where one of the requests does not tell.
     p_per_token: float | None
 
 
 class LatencyFigures(Model):
-    """Quantiles of ok requests: nearest rank over the raw rows."""
+    """Quantiles of ok requests, by nearest rank."""
 
     requests: int
     p50_ms: float | None
@@ -171,6 +185,11 @@ class FallbackState(Model):
     until: datetime | None
     #: Slices with a decision of their own.
     slices: list[SliceState]
+    #: The fleet that decides as one, and whether it can be told; null where there is none, or this one takes no part.
+    fleet: str | None
+    shared: bool | None
+    #: Instance whose decision or order holds.
+    decided_by: str
 
 
 class Versions(Model):
@@ -453,7 +472,7 @@ class Alerts(Model):
     history: list[AlertEvent]
 
 
-class Summary(Model):
+class Summary(Answered):
     generated_at: datetime
     window_s: int
     instance: str
@@ -478,14 +497,14 @@ class Summary(Model):
     records_dropped: int
 
 
-class AcceptancePoint(AcceptanceSums):
+class AcceptancePoint(AcceptanceFigures):
     #: Start of the step (UTC); null when the answer is not split by time.
     at: datetime | None
     #: Value of the `by` column; null when the answer is not split by one.
     group: str | None
 
 
-class AcceptanceSeries(Model):
+class AcceptanceSeries(Answered):
     window_s: int
     step_s: int | None
     by: str | None
@@ -513,7 +532,7 @@ class TruncationPoint(Positions):
     group: str | None
 
 
-class TruncationSeries(Model):
+class TruncationSeries(Answered):
     window_s: int
     step_s: int | None
     by: str | None
@@ -583,7 +602,7 @@ class LatencyPoint(Model):
     autoregressive: LatencyFigures
 
 
-class LatencySeries(Model):
+class LatencySeries(Answered):
     window_s: int
     step_s: int | None
     by: str | None
@@ -600,7 +619,7 @@ class SimilarityPoint(SimilarityFigures):
     unknown: int
 
 
-class SimilaritySeries(Model):
+class SimilaritySeries(Answered):
     window_s: int
     step_s: int | None
     #: Of this sidecar.
@@ -653,7 +672,7 @@ class RequestRow(Model):
 class RequestPage(Model):
     #: Newest first.
     requests: list[RequestRow]
-    #: Pass as `cursor` for the next page; null on the last.
+    #: Pass as `cursor` for the next page; null on the last. The page itself may be short, or empty, all the same.
     next_cursor: str | None
 
 

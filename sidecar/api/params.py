@@ -63,6 +63,7 @@ class FilterParams(BaseModel):
     upstream: str | None = None
     arm: Arm | None = None
     outcome: Outcome | None = None
+    instance: str | None = None
     #: Inclusive.
     since: Time | None = None
     #: Exclusive.
@@ -75,6 +76,7 @@ class FilterParams(BaseModel):
             upstream=self.upstream,
             arm=self.arm and self.arm.value,
             outcome=self.outcome and self.outcome.value,
+            instance=self.instance,
             since=self.since,
             until=self.until,
         )
@@ -103,6 +105,13 @@ class PageParams(FilterParams):
     cursor: str | None = Field(None, max_length=200)
 
 
+class RowParams(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    #: Exclusive.
+    until: Time | None = None
+
+
 class DraftsParams(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
@@ -119,5 +128,6 @@ WindowsQuery = Annotated[WindowsParams, Query()]
 SummaryQuery = Annotated[SummaryParams, Query()]
 StepQuery = Annotated[StepParams, Query()]
 SeriesQuery = Annotated[SeriesParams, Query()]
+RowQuery = Annotated[RowParams, Query()]
 PageQuery = Annotated[PageParams, Query()]
 DraftsQuery = Annotated[DraftsParams, Query()]

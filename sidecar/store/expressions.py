@@ -6,6 +6,7 @@ from typing import Any
 
 from sqlalchemy import (
     BigInteger,
+    Column,
     ColumnElement,
     Integer,
     SQLColumnExpression,
@@ -13,18 +14,22 @@ from sqlalchemy import (
     and_,
     case,
     cast,
+    func,
     literal,
 )
 from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.base import ReadOnlyColumnCollection
 from sqlalchemy.sql.functions import FunctionElement
 
 from sidecar.probes.slices import CONCURRENCIES, DIMENSIONS, PROMPT_LENGTHS, TEMPERATURES, UNKNOWN, UNSET, Buckets
 from sidecar.record import Arm
 
 from .rows import clean
-from .schema import requests
+from .schema import requests, rollups
 
-r = requests.c
+Columns = ReadOnlyColumnCollection[str, Column[Any]]
+
+r: Columns = requests.c
 
 #: Groups of scenarios and models beyond the largest so many are pooled as OTHER: clients choose the names.
 MAX_GROUPS = 20
@@ -52,6 +57,31 @@ counted = and_(
     r.verify_steps.is_not(None),
     r.outcome.in_(("ok", "truncated")),
 )
+#: Of these, the ones that count in truncation figures.
+listed = [r.rejected_at.is_not(None), r.reached.is_not(None)]
+
+
+class _list_sum(FunctionElement[int]):
+    """The sum of a JSON list of whole numbers."""
+
+    type = BigInteger()
+    inherit_cache = True
+
+
+@compiles(_list_sum, "sqlite")
+def _list_sum_sqlite(element: _list_sum, compiler: Any, **options: Any) -> str:
+    elements = f"json_each({compiler.process(element.clauses, **options)})"
+    return f"(SELECT sum(value) FROM {elements})"  # noqa: S608 - a column's name
+
+
+@compiles(_list_sum, "postgresql")
+def _list_sum_postgresql(element: _list_sum, compiler: Any, **options: Any) -> str:
+    elements = f"jsonb_array_elements_text({compiler.process(element.clauses, **options)})"
+    return f"(SELECT sum(CAST(value AS BIGINT)) FROM {elements} AS elements (value))"  # noqa: S608
+
+
+#: Verify steps of a `listed` row that were cut. Rows of before 0006 have only the list.
+truncated = func.coalesce(r.truncated_steps, _list_sum(r.rejected_at))
 
 
 class epoch(FunctionElement[int]):
@@ -94,14 +124,18 @@ class Filters:
     upstream: str | None = None
     arm: str | None = None
     outcome: str | None = None
+    instance: str | None = None
     since: datetime | None = None
     until: datetime | None = None
 
+    @property
+    def names(self) -> dict[str, str]:
+        """What columns must be, cleaned as the stored text was."""
+        names = ("scenario", "model", "upstream", "arm", "outcome", "instance")
+        return {name: clean(value) for name in names if (value := getattr(self, name)) is not None}
+
     def conditions(self) -> list[ColumnElement[bool]]:
-        names = ("scenario", "model", "upstream", "arm", "outcome")
-        given = {name: value for name in names if (value := getattr(self, name)) is not None}
-        # Cleaned as the stored text was.
-        found: list[ColumnElement[bool]] = [r[name] == clean(value) for name, value in given.items()]
+        found: list[ColumnElement[bool]] = [r[name] == value for name, value in self.names.items()]
         if self.since is not None:
             found.append(r.started_at >= self.since)
         if self.until is not None:
@@ -109,19 +143,13 @@ class Filters:
         return found
 
 
-def window(window_s: int, now: float, filters: Filters) -> list[ColumnElement[bool]]:
-    """The rows that started in the `window_s` seconds before `now` (exclusive) and pass the filters."""
-    since, until = utc(now - window_s), utc(now)
-    return [r.started_at >= since, r.started_at < until, *filters.conditions()]
-
-
 def utc(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def step_start(step_s: int) -> ColumnElement[int]:
+def step_start(step_s: int, column: ColumnElement[Any] = r.started_at) -> ColumnElement[int]:
     """Unix time at which a row's step began; steps are counted from 1970."""
-    seconds = epoch(r.started_at)
+    seconds = epoch(column)
     return seconds - seconds % literal(step_s, Integer)
 
 
@@ -135,16 +163,19 @@ def check_steps(window_s: int, step_s: int | None, by: str | None) -> None:
         )
 
 
-def named_column(by: str | None) -> SQLColumnExpression[Any] | None:
+def named_column(by: str | None, columns: Columns = r) -> SQLColumnExpression[Any] | None:
     """The column of a group whose names are free, so that there may be any number of them."""
-    return {"scenario": r.scenario, "model": r.model, "k": r.num_speculative_tokens}.get(by or "")
+    name = {"scenario": "scenario", "model": "model", "k": "num_speculative_tokens"}.get(by or "")
+    return None if name is None else columns[name]
 
 
-def group_name(by: str, largest: list[Any]) -> ColumnElement[str]:
-    """The name of a row's group. `largest`: the values of `named_column` that have groups of their own."""
-    column = named_column(by)
+def group_name(by: str, largest: list[Any], columns: Columns = r) -> ColumnElement[str]:
+    """The name of a row's group, or of a rollup's. `largest`: the values of `named_column` with groups of their own."""
+    column = named_column(by, columns)
     if column is not None:
         return case((column.is_(None), UNKNOWN), (column.in_(largest), cast(column, Text)), else_=literal(OTHER))
+    if columns is rollups.c and by in BUCKETS:
+        return rollups.c.bucket
     match by:
         case "temperature":
             return _bucket(r.temperature, TEMPERATURES, UNSET)

@@ -10,6 +10,18 @@ from sidecar.probes.acceptance import Counted, Figures
 from sidecar.probes.latency import MIN_FOR_RATIO, Comparison, comparison, headline
 from sidecar.probes.truncation import shape
 
+_SUMS = (
+    "requests",
+    "verify_steps",
+    "draft_tokens",
+    "accepted_tokens",
+    "truncated_steps",
+    "listed",
+    "aa",
+    "ad",
+    "dd",
+    "k_told",
+)
 LATENCY_FIGURES = ("p50_ms", "p95_ms", "p99_ms", "ttft_p50_ms", "ttft_p95_ms", "tpot_p50_ms")
 
 
@@ -17,8 +29,8 @@ def ratio(part: float | None, whole: float | None) -> float | None:
     return part / whole if part is not None and whole else None
 
 
-def acceptance_sums(found: Figures) -> dict[str, Any]:
-    """`AcceptanceSums`."""
+def acceptance(found: Figures) -> dict[str, Any]:
+    """`AcceptanceFigures`."""
     return {
         "requests": found.requests,
         "verify_steps": found.verify_steps,
@@ -29,22 +41,16 @@ def acceptance_sums(found: Figures) -> dict[str, Any]:
         "p_high": found.high,
         "mean_acceptance_length": found.mean_acceptance_length,
         "num_speculative_tokens": found.num_speculative_tokens,
+        "p_per_token": found.p_per_token,
     }
 
 
-def acceptance(found: Figures) -> dict[str, Any]:
-    """`AcceptanceFigures`."""
-    return {**acceptance_sums(found), "p_per_token": found.p_per_token}
-
-
-def summed(sums: RowMapping, truncated_steps: int = 0, untold: int = 1) -> Figures:
-    """Of the sums that `series.ACCEPTANCE` names; `untold` requests do not tell their truncated steps."""
+def summed(sums: RowMapping) -> Figures:
+    """Of the sums that `series.ACCEPTANCE` names."""
     # PostgreSQL adds up in decimals, and where there are no rows sums are null.
-    steps, drafted, accepted, aa, ad, dd = (
-        int(sums[name] or 0) for name in ("verify_steps", "draft_tokens", "accepted_tokens", "aa", "ad", "dd")
-    )
-    one_k = sums["k_told"] == sums["requests"] and sums["k_least"] == sums["k_most"]
-    found = Counted(sums["requests"], steps, drafted, accepted, truncated_steps, untold, aa, ad, dd)
+    n, steps, drafted, accepted, cut, listed, aa, ad, dd, k_told = (int(sums[name] or 0) for name in _SUMS)
+    one_k = k_told == n and sums["k_least"] == sums["k_most"]
+    found = Counted(n, steps, drafted, accepted, cut, n - listed, aa, ad, dd)
     return found.figures(sums["k_least"] if one_k else None)
 
 

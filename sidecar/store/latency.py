@@ -1,6 +1,6 @@
 """Quantiles of ok requests by nearest rank: of n sorted values the one at rank ceil(q n), as percentile_disc.
 
-Ranks are whole numbers here, so that no rounding of q n decides.
+From rows, where ranks are whole numbers, so that no rounding of q n decides; or from sketches (`sketched`).
 """
 
 from collections import Counter
@@ -15,43 +15,42 @@ from sqlalchemy import (
     Connection,
     ScalarSelect,
     Text,
-    case,
     cast,
     func,
     literal,
     select,
 )
 
-from sidecar.probes.latency import AUTOREGRESSIVE, BASELINES, MIN_FOR_RATIO, Comparison, Side, comparison
+from sidecar.probes.latency import MIN_FOR_RATIO, Comparison, Side, comparison
 
-from . import figures
-from .expressions import group_name, group_order, r, speculating
-from .series import Conditions, Split
+from . import figures, sketched
+from .expressions import group_name, group_order, r
+from .series import Conditions, keys, point, series
+from .sketched import BASELINE, MEASURES, baseline_of, side_of
+from .source import Source
 
-#: Prefix of the figures' names, column and percents.
-_QUANTILES = (("", "latency_ms", (50, 95, 99)), ("ttft_", "ttft_ms", (50, 95)), ("tpot_", "tpot_ms", (50,)))
-_FIGURES = [(f"{prefix}p{q}_ms", column, q) for prefix, column, percents in _QUANTILES for q in percents]
+_FIGURES = [(name, f"{measure}_ms", q) for measure, names in MEASURES.items() for name, q in names.items()]
+_COLUMNS = [f"{measure}_ms" for measure in MEASURES]
 
-#: What the baseline is called in answers, of whichever kind.
-_BASELINE = "autoregressive"
-
-_side = case(
-    (speculating, Side.SPECULATIVE.value), (r.upstream == AUTOREGRESSIVE, Side.TRUE_AR), else_=Side.SPEC_DISABLED
-).label("side")
+_side = side_of(r)
 
 
-def latency_series(connection: Connection, split: Split, where: Conditions) -> dict[str, Any]:
-    where = [*where, r.outcome == "ok"]
-    read = _split if split.step_s or split.by else _whole
-    baseline, points = read(connection, split, where)
-    return {**split.series(points), "baseline": baseline}
+def latency_series(connection: Connection, source: Source) -> dict[str, Any]:
+    if source.pieces is not None:
+        baseline, points = sketched.latency(connection, source)
+    else:
+        read = _split if source.step_s or source.by else _whole
+        baseline, points = read(connection, source, [*source.rows(), r.outcome == "ok"])
+    return {**series(source, points), "baseline": baseline}
 
 
-def by_concurrency(connection: Connection, where: Conditions, baseline: Side | None) -> list[Comparison]:
+def by_concurrency(connection: Connection, source: Source, baseline: Side | None) -> list[Comparison]:
     """p95 of latency with and without speculation, by concurrency; only where both sides have enough requests."""
     if baseline is None:
         return []
-    where = [*where, r.outcome == "ok", r.latency_ms.is_not(None), _side.in_((Side.SPECULATIVE, baseline))]
+    if source.pieces is not None:
+        return sketched.by_concurrency(connection, source, baseline)
+    where = [*source.rows(), r.outcome == "ok", r.latency_ms.is_not(None), _side.in_((Side.SPECULATIVE, baseline))]
     bucket = group_name("concurrency", []).label("bucket")
     counted = select(bucket, _side, func.count()).where(*where).group_by("bucket", "side")
     sizes = {(row[0], Side(row[1])): row[2] for row in connection.execute(counted)}
@@ -71,19 +70,13 @@ def by_concurrency(connection: Connection, where: Conditions, baseline: Side | N
     ]
 
 
-def _chosen(sizes: dict[Side, int]) -> Side | None:
-    """The kind of baseline that is answered for, by requests; the true one where it has enough."""
-    best = max(BASELINES, key=lambda kind: min(sizes.get(kind, 0), MIN_FOR_RATIO))
-    return best if sizes.get(best) else None
-
-
-def _whole(connection: Connection, split: Split, where: Conditions) -> tuple[Side | None, list[dict[str, Any]]]:
+def _whole(connection: Connection, source: Source, where: Conditions) -> tuple[Side | None, list[dict[str, Any]]]:
     """One answer for the window: the rows are read twice, and sorted no further than the ranks asked for."""
     sizes = _sizes(connection, where)
-    baseline = _chosen({side: sizes[side, "latency_ms"] for side in Side})
-    rows = select(_side, *(r[column] for _, column, _ in _QUANTILES)).where(*where).cte("ok_rows")
+    baseline = baseline_of({side: sizes[side, "latency_ms"] for side in Side})
+    rows = select(_side, *(r[column] for column in _COLUMNS)).where(*where).cte("ok_rows")
     rows = rows.prefix_with("MATERIALIZED")
-    labels: dict[str, Side | None] = {Side.SPECULATIVE: Side.SPECULATIVE, _BASELINE: baseline}
+    labels: dict[str, Side | None] = {Side.SPECULATIVE: Side.SPECULATIVE, BASELINE: baseline}
     found = _answer(
         connection,
         {
@@ -111,19 +104,17 @@ def _answer(connection: Connection, chosen: dict[Any, ScalarSelect[Any]]) -> dic
 
 def _sizes(connection: Connection, where: Conditions) -> dict[tuple[Side, str], int]:
     """How many values each side has of each column."""
-    columns = [column for _, column, _ in _QUANTILES]
-    counts = {(side, column): func.count(r[column]).filter(_side == side) for side in Side for column in columns}
+    counts = {(side, column): func.count(r[column]).filter(_side == side) for side in Side for column in _COLUMNS}
     row = connection.execute(select(*counts.values()).where(*where)).one()
     return dict(zip(counts, row, strict=True))
 
 
-def _split(connection: Connection, split: Split, where: Conditions) -> tuple[Side | None, list[dict[str, Any]]]:
+def _split(connection: Connection, source: Source, where: Conditions) -> tuple[Side | None, list[dict[str, Any]]]:
     """Answers for the groups: all rows in the order of groups and values, numbered once through."""
-    keys = [*split.keys(connection, where), _side]
-    names = [key.name for key in keys]
-    columns = [column for _, column, _ in _QUANTILES]
+    parts = [*keys(source, connection, where, literal(1)), _side]
+    names = [part.name for part in parts]
     sizes = connection.execute(
-        select(*keys, *(func.count(r[column]).label(column) for column in columns))
+        select(*parts, *(func.count(r[column]).label(column) for column in _COLUMNS))
         .where(*where)
         .group_by(*names)
         .order_by(*names)
@@ -131,27 +122,28 @@ def _split(connection: Connection, split: Split, where: Conditions) -> tuple[Sid
     totals: Counter[Side] = Counter()
     for group in sizes:
         totals[Side(group.side)] += group.latency_ms
-    baseline = _chosen(totals)
-    labels = {Side.SPECULATIVE: Side.SPECULATIVE.value, baseline: _BASELINE}
+    baseline = baseline_of(totals)
+    labels = {Side.SPECULATIVE: Side.SPECULATIVE.value, baseline: BASELINE}
     sizes = [group for group in sizes if group.side in labels]
     where = [*where, _side.in_([side for side in labels if side is not None])]
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for prefix, column, percents in _QUANTILES:
+    for measure, figures_of in MEASURES.items():
+        column = f"{measure}_ms"
         places: dict[tuple[int, str], int] = {}
         before = 0
         for i, group in enumerate(sizes):
             size = getattr(group, column)
             if size:
-                places |= {(i, f"{prefix}p{q}_ms"): before - (-size * q // 100) for q in percents}
+                places |= {(i, name): before - (-size * q // 100) for name, q in figures_of.items()}
             before += size
-        values = _at_places(connection, keys, column, where, places.values())
+        values = _at_places(connection, parts, column, where, places.values())
         for (i, name), place in places.items():
-            point = split.point(sizes[i])
-            entry = found.setdefault(tuple(point.values()), point)
+            where_it_lies = point(source, sizes[i])
+            entry = found.setdefault(tuple(where_it_lies.values()), where_it_lies)
             side = entry.setdefault(labels[sizes[i].side], figures.latency_side(sizes[i].latency_ms))
             side[name] = values[place]
-    sides = dict.fromkeys((Side.SPECULATIVE.value, _BASELINE), figures.latency_side())
-    return baseline, [{**sides, **point} for point in found.values()]
+    sides = dict.fromkeys((Side.SPECULATIVE.value, BASELINE), figures.latency_side())
+    return baseline, [{**sides, **each} for each in found.values()]
 
 
 def _at_places(

@@ -4,28 +4,30 @@ Every figure comes from sums or raw rows in SQL: the database works outside Pyth
 needs. Quantiles are by nearest rank (percentile_disc): of n sorted values the one at rank ceil(q n).
 """
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, func, or_, select
+from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from . import alerts, audit, summary
-from .cursor import read_cursor, write_cursor
+from . import alerts, audit, pages, summary
 from .engine import READ_TIMEOUT_S, reading_engine
-from .expressions import Filters, r, window
+from .expressions import Filters
 from .latency import latency_series
 from .rows import clean
-from .schema import requests, transitions
-from .series import Split, acceptance_series, truncation_series
+from .schema import transitions
+from .series import acceptance_series, truncation_series
 from .similarity import similarity_series
+from .source import REQUESTS, SIMILARITIES, Asked, Family, Source, choose
 
-MAX_PAGE = 500
+#: Windows of at most so many rows are answered from these, larger ones from rollups.
+EXACT_ROWS = 20_000
 MAX_TRANSITIONS = 100
 MAX_ALERTS = 100
 
-_REQUEST = [column for column in requests.columns if column.name != "id"]
 _TRANSITION = [column for column in transitions.columns if column.name != "id"]
 
 
@@ -37,7 +39,9 @@ class Reader:
     """Reads; may be used from several threads. `now` is Unix time in seconds; windows and steps are seconds.
 
     Each method raises DatabaseUnavailable when the database gives no answer, and ValueError for an argument
-    that cannot be served. A window holds the rows that started in [now - window_s, now).
+    that cannot be served. A window holds the rows that started in [now - window_s, now). Of many rows, figures come
+    from rollups: then it begins with a whole minute, steps are of whole minutes or longer, and quantiles are nearly
+    those of the rows; all else is exact. The answer says so (`Answered`).
     """
 
     def __init__(self, database_url: str) -> None:
@@ -49,9 +53,9 @@ class Reader:
 
     def summary(self, window_s: int, now: float) -> dict[str, Any]:
         """The parts of `Summary` that the database knows: last_100, acceptance, truncation, latency, slo,
-        traffic, coverage, and versions but for Specwatch's own."""
+        traffic, coverage, versions but for Specwatch's own, and `Answered`."""
         with self._connect() as connection:
-            return summary.summary(connection, window_s, now)
+            return summary.summary(connection, self._choose(connection, Asked(window_s, now)), now)
 
     def last_100(self, now: float) -> dict[str, Any]:
         """`AcceptanceFigures` of the last 100 requests that speculated, however long ago."""
@@ -63,55 +67,46 @@ class Reader:
     ) -> dict[str, Any]:
         """`AcceptanceSeries`: pooled sums. One point when neither `step_s` nor `by` splits the window."""
         with self._connect() as connection:
-            return acceptance_series(connection, Split(window_s, step_s, by), window(window_s, now, filters))
+            return acceptance_series(connection, self._choose(connection, Asked(window_s, now, step_s, by, filters)))
 
     def truncation(
         self, window_s: int, step_s: int | None, by: str | None, filters: Filters, now: float
     ) -> dict[str, Any]:
         """`TruncationSeries`: the lists of the rows added up element by element."""
         with self._connect() as connection:
-            return truncation_series(connection, Split(window_s, step_s, by), window(window_s, now, filters))
+            return truncation_series(connection, self._choose(connection, Asked(window_s, now, step_s, by, filters)))
 
     def latency(
         self, window_s: int, step_s: int | None, by: str | None, filters: Filters, now: float
     ) -> dict[str, Any]:
         """`LatencySeries`: quantiles of the ok requests of each point."""
         with self._connect() as connection:
-            return latency_series(connection, Split(window_s, step_s, by), window(window_s, now, filters))
+            return latency_series(connection, self._choose(connection, Asked(window_s, now, step_s, by, filters)))
 
     def similarity(self, window_s: int, step_s: int | None, now: float) -> dict[str, Any]:
         """`SimilaritySeries`, but for its `last_100`: a point per kind, and per step."""
         with self._connect() as connection:
-            return similarity_series(connection, window_s, step_s, now)
+            source = self._choose(connection, Asked(window_s, now, step_s), SIMILARITIES)
+            return similarity_series(connection, source)
 
-    def requests(self, filters: Filters, limit: int = 100, cursor: str | None = None) -> dict[str, Any]:
-        """`RequestPage`: at most `limit` (up to MAX_PAGE) rows, newest first. Raises BadCursor."""
-        limit = max(1, min(limit, MAX_PAGE))
-        query = select(r.id, *_REQUEST).where(*filters.conditions())
-        if cursor is not None:
-            at, number = read_cursor(cursor)
-            query = query.where(r.started_at <= at, or_(r.started_at < at, r.id < number))
-        query = query.order_by(r.started_at.desc(), r.id.desc()).limit(limit + 1)
-        with self._connect() as connection:
-            rows = [dict(row) for row in connection.execute(query).mappings()]
-        numbers = [row.pop("id") for row in rows]
-        more = len(rows) > limit
-        return {
-            "requests": rows[:limit],
-            "next_cursor": write_cursor(rows[limit - 1]["started_at"], numbers[limit - 1]) if more else None,
-        }
+    def requests(
+        self, filters: Filters, limit: int = 100, cursor: str | None = None, now: float | None = None
+    ) -> dict[str, Any]:
+        """`RequestPage`: at most `limit` (up to MAX_PAGE) rows, newest first. Raises BadCursor.
 
-    def request(self, request_id: str) -> dict[str, Any] | None:
-        """`RequestRow` of an id; of the newest request, if clients used an id more than once.
-
-        Reads the index of times from its end to the row: 0.1 s for a million rows.
+        Where few rows match, it may be fewer before the last page, or none. `now`: hours up to two before it are looked
+        through without asking their rollups.
         """
-        # Any second key would have the database go on to the last row of that id before it answers.
-        newest = select(r.id).where(r.request_id == clean(request_id)).order_by(r.started_at.desc()).limit(1)
-        query = select(*_REQUEST).where(r.id == newest.scalar_subquery())
         with self._connect() as connection:
-            row = connection.execute(query).mappings().first()
-        return None if row is None else dict(row)
+            return pages.page(connection, filters, limit, cursor, time.time() if now is None else now)
+
+    def request(self, request_id: str, until: datetime | None = None) -> tuple[dict[str, Any] | None, datetime | None]:
+        """`RequestRow` of an id; of the newest request before `until`, if clients used an id more than once.
+
+        Where none of the newest 2,000,000 has it: None, and the time before which there are more, or None.
+        """
+        with self._connect() as connection:
+            return pages.find(connection, request_id, until)
 
     def transitions(self, limit: int = MAX_TRANSITIONS, instance: str | None = None) -> list[dict[str, Any]]:
         """`Transition` rows, newest first; of all instances unless one is named."""
@@ -156,6 +151,9 @@ class Reader:
         """
         with self._connect() as connection:
             return alerts.unfinished(connection, instance, since)
+
+    def _choose(self, connection: Connection, asked: Asked, family: Family = REQUESTS) -> Source:
+        return choose(connection, asked, EXACT_ROWS, family)
 
     @contextmanager
     def _connect(self) -> Iterator[Connection]:

@@ -1,7 +1,6 @@
-"""Acceptance, truncation and latency over a window: whole, by steps of time, by groups of requests."""
+"""Acceptance and truncation over a window: whole, by steps of time, by groups of requests."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import BigInteger, ColumnElement, Connection, Float, Select, case, cast, func, select
@@ -9,121 +8,135 @@ from sqlalchemy import BigInteger, ColumnElement, Connection, Float, Select, cas
 from . import figures
 from .expressions import (
     MAX_GROUPS,
-    check_steps,
     counted,
     group_name,
     group_order,
+    listed,
     named_column,
     r,
     step_start,
+    truncated,
     utc,
 )
+from .schema import rollups
+from .source import Source
 
 Conditions = list[ColumnElement[bool]]
 
 #: Positions beyond this are left out of truncation answers.
 MAX_POSITIONS = 64
 
-
+_rolled = rollups.c
 # In floats: products of the largest counts are no whole numbers of a database.
 _accepted, _drafted = (cast(r[name], Float(53)) for name in ("accepted_tokens", "draft_tokens"))
-#: The sums that acceptance figures are made of.
+_SUMS = ("verify_steps", "draft_tokens", "accepted_tokens")
+#: The sums that acceptance figures are made of: of rows that count, and of rollups of such.
 ACCEPTANCE: list[ColumnElement[Any]] = [
     func.count().label("requests"),
-    *(func.sum(r[name]).label(name) for name in ("verify_steps", "draft_tokens", "accepted_tokens")),
+    *(func.sum(r[name]).label(name) for name in _SUMS),
     func.sum(_accepted * _accepted).label("aa"),
     func.sum(_accepted * _drafted).label("ad"),
     func.sum(_drafted * _drafted).label("dd"),
     func.min(r.num_speculative_tokens).label("k_least"),
     func.max(r.num_speculative_tokens).label("k_most"),
     func.count(r.num_speculative_tokens).label("k_told"),
+    func.count().filter(*listed).label("listed"),
+    func.sum(r.verify_steps).filter(*listed).label("listed_steps"),
+    func.sum(truncated).filter(*listed).label("truncated_steps"),
+]
+ROLLED_ACCEPTANCE: list[ColumnElement[Any]] = [
+    func.sum(_rolled.counted).label("requests"),
+    *(func.sum(_rolled[name]).label(name) for name in (*_SUMS, "aa", "ad", "dd")),
+    func.min(_rolled.num_speculative_tokens).label("k_least"),
+    func.max(_rolled.num_speculative_tokens).label("k_most"),
+    func.sum(_rolled.counted).filter(_rolled.num_speculative_tokens.is_not(None)).label("k_told"),
+    *(func.sum(_rolled[name]).label(name) for name in ("listed", "listed_steps", "truncated_steps")),
 ]
 
-#: Of the rows that count in p, those that count in truncation figures.
-listed: Conditions = [r.rejected_at.is_not(None), r.reached.is_not(None)]
+
+def acceptance_rows(source: Source) -> tuple[list[ColumnElement[Any]], Conditions]:
+    """Sums and conditions of what counts in p."""
+    if source.pieces is None:
+        return ACCEPTANCE, [*source.rows(), counted]
+    # Only these tell k, which is answered for every point.
+    dimension = source.dimension if source.by in ("temperature", "prompt_length", "concurrency") else ""
+    return ROLLED_ACCEPTANCE, [*source.rollups(dimension), _rolled.counted > 0]
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
-    """How an answer is divided: by steps of `step_s` seconds, by a column, both, or not at all."""
-
-    window_s: int
-    step_s: int | None = None
-    by: str | None = None
-
-    def keys(self, connection: Connection, where: Conditions) -> list[ColumnElement[Any]]:
-        """The columns to group by. Raises ValueError for a split that cannot be served."""
-        check_steps(self.window_s, self.step_s, self.by)
-        largest: list[Any] = []
-        if (column := named_column(self.by)) is not None:
-            sizes = select(column).where(*where, column.is_not(None)).group_by(column)
-            largest = list(connection.scalars(sizes.order_by(func.count().desc(), column).limit(MAX_GROUPS)))
-        keys: list[ColumnElement[Any]] = []
-        if self.step_s is not None:
-            keys.append(step_start(self.step_s).label("step_at"))
-        if self.by is not None:
-            keys.append(group_name(self.by, largest).label("step_group"))
-        return keys
-
-    def point(self, row: Any) -> dict[str, Any]:
-        """Where the point of a row with `keys` lies."""
-        return {
-            "at": None if self.step_s is None else utc(row.step_at),
-            "group": None if self.by is None else row.step_group,
-        }
-
-    def series(self, points: list[dict[str, Any]]) -> dict[str, Any]:
-        """Oldest first; steps and groups without rows have no point."""
-
-        def order(point: dict[str, Any]) -> tuple[Any, ...]:
-            return point["at"] or utc(0), group_order(self.by, point["group"])
-
-        return {
-            "window_s": self.window_s,
-            "step_s": self.step_s,
-            "by": self.by,
-            "points": sorted(points, key=order),
-        }
-
-    @property
-    def whole(self) -> bool:
-        return self.step_s is None and self.by is None
+def acceptance_series(connection: Connection, source: Source) -> dict[str, Any]:
+    sums, where = acceptance_rows(source)
+    rows = connection.execute(_grouped(source, connection, where, sums, _rolled.counted)).all()
+    return series(source, [point(source, row) | figures.acceptance(figures.summed(row._mapping)) for row in rows])
 
 
-def acceptance_series(connection: Connection, split: Split, where: Conditions) -> dict[str, Any]:
-    where = [*where, counted]
-    rows = connection.execute(_grouped(split, connection, where, ACCEPTANCE)).all()
-    return split.series([split.point(row) | figures.acceptance_sums(figures.summed(row._mapping)) for row in rows])
-
-
-def truncation_series(connection: Connection, split: Split, where: Conditions) -> dict[str, Any]:
-    where = [*where, counted, *listed]
-    number = connection.scalar(select(positions(connection)).where(*where)) or 0
-    elements: list[ColumnElement[Any]] = [
-        sum_at(connection, column, i) for column in (r.rejected_at, r.reached) for i in range(number)
-    ]
-    sums: list[ColumnElement[Any]] = [func.sum(r.verify_steps).label("verify_steps"), *elements]
+def truncation_series(connection: Connection, source: Source) -> dict[str, Any]:
+    if source.pieces is None:
+        where, steps, rejected_at, reached = (
+            [*source.rows(), counted, *listed],
+            r.verify_steps,
+            r.rejected_at,
+            r.reached,
+        )
+    else:
+        where = [*source.rollups(source.dimension), _rolled.listed > 0]
+        steps, rejected_at, reached = _rolled.listed_steps, _rolled.rejected_at, _rolled.reached
+    number = connection.scalar(select(_positions(connection, source)).where(*where)) or 0
+    elements = [sum_at(connection, column, i) for column in (rejected_at, reached) for i in range(number)]
+    sums: list[ColumnElement[Any]] = [func.sum(steps).label("verify_steps"), *elements]
     points = []
-    for row in connection.execute(_grouped(split, connection, where, sums)):
+    for row in connection.execute(_grouped(source, connection, where, sums, _rolled.listed)):
         counts = [None if value is None else int(value) for value in row[len(row) - 2 * number :]]
-        point = figures.truncation(row.verify_steps, counts[:number], counts[number:])
-        points.append(split.point(row) | point)
+        found = figures.truncation(row.verify_steps, counts[:number], counts[number:])
+        points.append(point(source, row) | found)
     total = figures.truncation_total(points, number)
     return {
-        **split.series(points),
+        **series(source, points),
         "positions": number,
         "total": total,
         "first_position_share": figures.first_position_share(total),
     }
 
 
-def positions(connection: Connection) -> Any:
-    """The aggregate that counts the positions of `listed` rows, MAX_POSITIONS at most."""
-    postgresql = connection.dialect.name == "postgresql"
-    length = func.jsonb_array_length(r.reached) if postgresql else func.json_array_length(r.reached)
-    # Lists have k elements: there is no need to take them apart where k is known.
-    known = func.coalesce(r.num_speculative_tokens, length)
-    return func.max(case((known > MAX_POSITIONS, MAX_POSITIONS), else_=known))
+def keys(
+    source: Source, connection: Connection, where: Conditions, weight: ColumnElement[int]
+) -> list[ColumnElement[Any]]:
+    """The columns to group by. `weight`: how many requests a rollup counts for."""
+    rolled = source.pieces is not None
+    columns = _rolled if rolled else r
+    found: list[ColumnElement[Any]] = []
+    if source.step_s is not None:
+        found.append(step_start(source.step_s, _rolled.at if rolled else r.started_at).label("step_at"))
+    if source.by is not None:
+        largest: list[Any] = []
+        if (column := named_column(source.by, columns)) is not None:
+            size = func.sum(weight) if rolled else func.count()
+            sizes = select(column).where(*where, column.is_not(None)).group_by(column)
+            largest = list(connection.scalars(sizes.order_by(size.desc(), column).limit(MAX_GROUPS)))
+        found.append(group_name(source.by, largest, columns).label("step_group"))
+    return found
+
+
+def point(source: Source, row: Any) -> dict[str, Any]:
+    """Where the point of a row with `keys` lies."""
+    return {
+        "at": None if source.step_s is None else utc(row.step_at),
+        "group": None if source.by is None else row.step_group,
+    }
+
+
+def series(source: Source, points: list[dict[str, Any]]) -> dict[str, Any]:
+    """Oldest first; steps and groups without requests have no point."""
+
+    def order(point: dict[str, Any]) -> tuple[Any, ...]:
+        return point["at"] or utc(0), group_order(source.by, point["group"])
+
+    return {
+        "window_s": source.window_s,
+        "step_s": source.step_s,
+        "by": source.by,
+        **source.head,
+        "points": sorted(points, key=order),
+    }
 
 
 def sum_at(connection: Connection, column: Any, index: int) -> ColumnElement[Any]:
@@ -134,9 +147,23 @@ def sum_at(connection: Connection, column: Any, index: int) -> ColumnElement[Any
     return func.sum(func.json_extract(column, f"$[{index}]"))
 
 
+def _positions(connection: Connection, source: Source) -> Any:
+    """The aggregate that counts the positions of lists, MAX_POSITIONS at most."""
+    lengths = func.jsonb_array_length if connection.dialect.name == "postgresql" else func.json_array_length
+    if source.pieces is not None:
+        return func.max(lengths(_rolled.reached))
+    # Lists have k elements: there is no need to take them apart where k is known.
+    known = func.coalesce(r.num_speculative_tokens, lengths(r.reached))
+    return func.max(case((known > MAX_POSITIONS, MAX_POSITIONS), else_=known))
+
+
 def _grouped(
-    split: Split, connection: Connection, where: Conditions, sums: Sequence[ColumnElement[Any]]
+    source: Source,
+    connection: Connection,
+    where: Conditions,
+    sums: Sequence[ColumnElement[Any]],
+    weight: ColumnElement[int],
 ) -> Select[Any]:
-    keys = split.keys(connection, where)
+    found = keys(source, connection, where, weight)
     # By name: PostgreSQL would take the two copies of a CASE with parameters for different expressions.
-    return select(*keys, *sums).where(*where).group_by(*(key.name for key in keys))
+    return select(*found, *sums).where(*where).group_by(*(key.name for key in found))

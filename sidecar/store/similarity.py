@@ -1,21 +1,32 @@
 """Pairs of texts that were compared, over a window: by kind, and by steps of time."""
 
+from collections import defaultdict
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Integer, func, literal, select
+from sqlalchemy import ColumnElement, Connection, Row, func, literal, select
 
-from .expressions import check_steps, epoch, utc
-from .schema import similarities
+from . import sketch
+from .expressions import step_start, utc
+from .schema import similarities, similarity_rollups
+from .source import SIMILARITIES, Source, in_pieces
 
 _s = similarities.c
+_rolled = similarity_rollups.c
+_LEVELS = ("warning", "critical", "unknown")
 
 
-def similarity_series(connection: Connection, window_s: int, step_s: int | None, now: float) -> dict[str, Any]:
-    """`SimilaritySeries`. Raises ValueError where it would have too many points."""
-    check_steps(window_s, step_s, None)
-    seconds = epoch(_s.at)
-    at = (literal(0) if step_s is None else seconds - seconds % literal(step_s, Integer)).label("step_at")
-    rows = select(at, _s.kind, _s.score, _s.level).where(_s.at >= utc(now - window_s), _s.at < utc(now)).subquery()
+def similarity_series(connection: Connection, source: Source) -> dict[str, Any]:
+    """`SimilaritySeries`, but for its `last_100`."""
+    points = (_of_rows if source.pieces is None else _of_rollups)(connection, source)
+    for point in points:
+        start = point.pop("step_at")
+        point["at"] = None if source.step_s is None else utc(start)
+    return {"window_s": source.window_s, "step_s": source.step_s, **source.head, "points": points}
+
+
+def _of_rows(connection: Connection, source: Source) -> list[dict[str, Any]]:
+    inside = _s.at >= utc(source.since), _s.at < utc(source.until)
+    rows = select(_step(source, _s.at), _s.kind, _s.score, _s.level).where(*inside).subquery()
     keys = (rows.c.step_at, rows.c.kind)
     ranked = select(
         rows,
@@ -23,10 +34,6 @@ def similarity_series(connection: Connection, window_s: int, step_s: int | None,
         func.count(rows.c.score).over(partition_by=keys).label("scores"),
     ).subquery()
     r = ranked.c
-
-    def of(level: str) -> ColumnElement[int]:
-        return func.count().filter(r.level == level)
-
     found = connection.execute(
         select(
             r.step_at,
@@ -35,13 +42,35 @@ def similarity_series(connection: Connection, window_s: int, step_s: int | None,
             func.avg(r.score).label("mean"),
             # Nearest rank: the lowest from rank n / 10, rounded up, on.
             func.min(r.score).filter(r.rank * 10 >= r.scores).label("p10"),
-            *(of(level).label(level) for level in ("warning", "critical", "unknown")),
+            *(func.count().filter(r.level == level).label(level) for level in _LEVELS),
         )
         .group_by(r.step_at, r.kind)
         .order_by(r.step_at, r.kind)
     ).mappings()
-    points = [dict(row) for row in found]
-    for point in points:
-        start = point.pop("step_at")
-        point["at"] = None if step_s is None else utc(start)
-    return {"window_s": window_s, "step_s": step_s, "points": points}
+    return [dict(row) for row in found]
+
+
+def _of_rollups(connection: Connection, source: Source) -> list[dict[str, Any]]:
+    sums = [_rolled[name] for name in ("pairs", "total", *_LEVELS, "scores")]
+    where = in_pieces(SIMILARITIES, source.pieces or (), SIMILARITIES.once)
+    groups: dict[tuple[int, str], list[Row[Any]]] = defaultdict(list)
+    for row in connection.execute(select(_step(source, _rolled.at), _rolled.kind, *sums).where(where)):
+        groups[row.step_at, row.kind].append(row)
+    return [_point(*key, groups[key]) for key in sorted(groups)]
+
+
+def _point(step_at: int, kind: str, rows: list[Row[Any]]) -> dict[str, Any]:
+    pairs = sum(row.pairs for row in rows)
+    scores = sketch.merged(row.scores for row in rows if row.scores is not None)
+    return {
+        "step_at": step_at,
+        "kind": kind,
+        "pairs": pairs,
+        "mean": sum(row.total for row in rows) / pairs if pairs else None,
+        "p10": sketch.quantile(scores, 0.1),
+        **{level: sum(getattr(row, level) for row in rows) for level in _LEVELS},
+    }
+
+
+def _step(source: Source, column: ColumnElement[Any]) -> ColumnElement[int]:
+    return (literal(0) if source.step_s is None else step_start(source.step_s, column)).label("step_at")

@@ -3,41 +3,50 @@
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, func, not_, select
+from sqlalchemy import BigInteger, ColumnElement, Connection, Integer, and_, cast, desc, func, select, true
 
 from sidecar.probes.acceptance import CountWindow, one
 from sidecar.probes.goal import GOAL_MS, TRAILING, within_goal
 from sidecar.record import Arm, Outcome
 
 from . import figures
-from .expressions import Filters, counted, epoch_minute, r, speculating, utc, window
+from .cover import MINUTE
+from .expressions import SPECULATING_ARMS, counted, epoch_minute, r, speculating, utc
 from .latency import by_concurrency, latency_series
-from .series import ACCEPTANCE, Conditions, Split, listed, positions, sum_at
+from .schema import rollups
+from .series import acceptance_rows, sum_at
+from .source import Source
 
 _MAX_REASONS = 20
 
+_rolled = rollups.c
 
-def summary(connection: Connection, window_s: int, now: float) -> dict[str, Any]:
-    where = window(window_s, now, Filters())
-    sums = _sums(connection, where)
+
+def summary(connection: Connection, source: Source, now: float) -> dict[str, Any]:
+    sums = _sums(connection, source)
     missing: dict[str, int] = {}
     if sums["served"] > sums["covered"]:
-        missing = _missing(connection, where)
-    latency = _latency(connection, window_s, where)
+        missing = _missing(connection, source)
+    exact = source.pieces is None
+    span_s = source.window_s if exact else source.until - source.since
     return {
+        **source.head,
         "last_100": last_100(connection, now),
-        **_acceptance(connection, where),
-        "latency": {**latency, "baseline_share": figures.ratio(sums["baseline"], sums["requests"])},
+        **_acceptance(connection, source),
+        "latency": {
+            **_latency(connection, source),
+            "baseline_share": figures.ratio(sums["baseline"], sums["requests"]),
+        },
         "slo": {
             "latency_under_800ms_ratio": figures.ratio(sums["fast"], sums["timed"]),
-            "p95_latency_under_800ms_ratio": _minutes_within_slo(connection, window_s, now),
+            "p95_latency_under_800ms_ratio": (_minutes_of_rows if exact else _minutes_of_rollups)(connection, source),
         },
         "traffic": {
             "requests": sums["requests"],
             "ok": sums["ok"],
             "outcomes": {outcome.value: sums[outcome] for outcome in Outcome if sums[outcome]},
-            "requests_per_s": sums["requests"] / window_s,
-            "completion_tokens_per_s": sums["tokens"] / window_s,
+            "requests_per_s": sums["requests"] / span_s,
+            "completion_tokens_per_s": sums["tokens"] / span_s,
             "streaming": sums["streaming"],
         },
         "coverage": {"requests": figures.ratio(sums["covered"], sums["served"]), "missing": missing},
@@ -45,11 +54,11 @@ def summary(connection: Connection, window_s: int, now: float) -> dict[str, Any]
     }
 
 
-def _latency(connection: Connection, window_s: int, where: Conditions) -> dict[str, Any]:
-    found = latency_series(connection, Split(window_s), where)
+def _latency(connection: Connection, source: Source) -> dict[str, Any]:
+    found = latency_series(connection, source)
     (sides,) = found["points"]
     ours, theirs = sides["speculative"], sides["autoregressive"]
-    compared = by_concurrency(connection, where, found["baseline"])
+    compared = by_concurrency(connection, source, found["baseline"])
     return {
         "speculative": ours,
         "autoregressive": theirs,
@@ -80,73 +89,82 @@ def versions(connection: Connection) -> dict[str, Any]:
     return dict(zip((column.name for column in columns), row or [None] * 4, strict=True))
 
 
-_ok = r.outcome == "ok"
-_served = and_(_ok, speculating)
-_trusted = r.acceptance_quality == "ok"
-
-
-def _sums(connection: Connection, where: Conditions) -> dict[str, int]:
-    """All that one pass over the rows gives; without a GROUP BY, for which SQLite would sort them."""
-    timed = and_(_ok, r.latency_ms.is_not(None))
+def _sums(connection: Connection, source: Source) -> dict[str, int]:
+    """All that one pass gives; without a GROUP BY, for which SQLite would sort the rows."""
+    rolled = source.pieces is not None
+    c = _rolled if rolled else r
+    ok = c.outcome == "ok"
+    served = and_(ok, c.arm.in_(SPECULATING_ARMS))
     conditions = {
-        **{outcome.value: r.outcome == outcome.value for outcome in Outcome},
-        "streaming": r.stream,
-        "baseline": r.arm == Arm.BASELINE.value,
-        "served": _served,
-        "covered": and_(_served, _trusted),
-        "timed": timed,
-        "fast": and_(timed, r.latency_ms <= GOAL_MS),
+        **{outcome.value: c.outcome == outcome.value for outcome in Outcome},
+        "baseline": c.arm == Arm.BASELINE.value,
+        "served": served,
     }
-    traffic = select(
-        *(_count(condition).label(name) for name, condition in conditions.items()),
-        func.count().label("requests"),
-        func.sum(r.completion_tokens).label("tokens"),
-    )
-    row = connection.execute(traffic.where(*where)).mappings().one()
-    return {name: int(value or 0) for name, value in row.items()}
+    counts: dict[str, ColumnElement[Any]]
+    if rolled:
+        counts = {name: func.sum(c.requests).filter(condition) for name, condition in conditions.items()}
+        counts |= {name: func.sum(c[name]) for name in ("requests", "streaming", "timed", "fast")}
+        counts |= {"covered": func.sum(c.trusted).filter(served), "tokens": func.sum(c.completion_tokens)}
+        where = source.rollups("temperature")
+    else:
+        timed = and_(ok, c.latency_ms.is_not(None))
+        conditions |= {
+            "streaming": c.stream,
+            "covered": and_(served, c.acceptance_quality == "ok"),
+            "timed": timed,
+            "fast": and_(timed, c.latency_ms <= GOAL_MS),
+        }
+        counts = {name: func.count().filter(condition) for name, condition in conditions.items()}
+        counts |= {"requests": func.count(), "tokens": func.sum(c.completion_tokens)}
+        where = source.rows()
+    row = connection.execute(select(*(count.label(name) for name, count in counts.items())).where(*where)).mappings()
+    return {name: int(value or 0) for name, value in row.one().items()}
 
 
-def _missing(connection: Connection, where: Conditions) -> dict[str, int]:
-    reason = func.coalesce(r.acceptance_reason, r.acceptance_quality).label("why")
-    rows = connection.execute(
-        select(reason, func.count().label("requests"))
-        .where(*where, _served, not_(_trusted))
-        .group_by("why")
-        .order_by(func.count().desc())
-        .limit(_MAX_REASONS)
-    )
-    return {row.why: row.requests for row in rows}
+def _missing(connection: Connection, source: Source) -> dict[str, int]:
+    if source.pieces is None:
+        reason = func.coalesce(r.acceptance_reason, r.acceptance_quality).label("why")
+        where = [*source.rows(), r.outcome == "ok", speculating, r.acceptance_quality != "ok"]
+        query = select(reason, func.count().label("number")).where(*where)
+    else:
+        # By reason, from each rollup's object.
+        each = func.jsonb_each_text if connection.dialect.name == "postgresql" else func.json_each
+        reasons = each(_rolled.missing).table_valued("key", "value")
+        number = func.sum(cast(reasons.c.value, BigInteger)).label("number")
+        query = select(reasons.c.key.label("why"), number).select_from(rollups).join(reasons, true())
+        query = query.where(*source.rollups(""), _rolled.missing.is_not(None))
+    rows = connection.execute(query.group_by("why").order_by(desc("number"), "why").limit(_MAX_REASONS))
+    return {row.why: int(row.number) for row in rows}
 
 
-def _acceptance(connection: Connection, where: Conditions) -> dict[str, Any]:
-    where = [*where, counted]
-    number = positions(connection).filter(*listed).label("positions")
-    sums = connection.execute(select(*ACCEPTANCE, number).where(*where)).mappings().one()
-    cuts = [sum_at(connection, r.rejected_at, i) for i in range(sums["positions"] or 0)]
-    row = connection.execute(select(func.count(), func.sum(r.verify_steps), *cuts).where(*where, *listed)).one()
+def _acceptance(connection: Connection, source: Source) -> dict[str, Any]:
+    sums, where = acceptance_rows(source)
+    rejected_at = r.rejected_at if source.pieces is None else _rolled.rejected_at
+    first = sum_at(connection, rejected_at, 0).label("first")
+    row = connection.execute(select(*sums, first).where(*where)).mappings().one()
     # PostgreSQL adds up in decimals.
-    told, steps, *found = (int(value or 0) for value in row)
+    first_cut, cut, steps = (int(row[name] or 0) for name in ("first", "truncated_steps", "listed_steps"))
     return {
-        "acceptance": figures.acceptance(figures.summed(sums, sum(found), sums["requests"] - told)),
+        "acceptance": figures.acceptance(figures.summed(row)),
         "truncation": {
-            "truncation_rate": figures.ratio(sum(found), steps),
-            "first_position_share": figures.ratio(found[0], sum(found)) if found else None,
+            "truncation_rate": figures.ratio(cut, steps),
+            "first_position_share": figures.ratio(first_cut, cut),
         },
     }
 
 
-def _minutes_within_slo(connection: Connection, window_s: int, now: float) -> float | None:
+def _minutes_of_rows(connection: Connection, source: Source) -> float | None:
     """The share of minutes with traffic whose p95 is within GOAL_MS.
 
     A minute is held to the p95 of itself and the four minutes before it. By nearest rank, p95 is within the
     limit exactly when at least 95 % of the requests are.
     """
-    since = utc(now - window_s)
+    since = utc(source.since)
     first = since.replace(second=0, microsecond=0)
     minute = epoch_minute(r.started_at).label("minute")
-    timed = [r.started_at < utc(now), _ok, r.latency_ms.is_not(None)]
+    timed = [r.started_at < utc(source.until), r.outcome == "ok", r.latency_ms.is_not(None)]
     rows = connection.execute(
-        select(minute, func.count(), _count(r.latency_ms <= GOAL_MS))
+        select(minute, func.count(), func.count().filter(r.latency_ms <= GOAL_MS))
         .where(r.started_at >= first - timedelta(minutes=TRAILING - 1), *timed)
         .group_by("minute")
     )
@@ -160,5 +178,24 @@ def _minutes_within_slo(connection: Connection, window_s: int, now: float) -> fl
     return figures.ratio(within_goal(minutes, counts), len(minutes))
 
 
-def _count(condition: ColumnElement[bool]) -> ColumnElement[int]:
-    return func.count().filter(condition)
+def _minutes_of_rollups(connection: Connection, source: Source) -> float | None:
+    """The same of a window of whole minutes, as far as minutes are kept."""
+    minute = cast(epoch_minute(_rolled.at), Integer).label("minute")
+    trailing = [
+        func.sum(_rolled[name]).over(order_by=minute, range_=(1 - TRAILING, 0)).label(name)
+        for name in ("timed", "fast")
+    ]
+    sums = (
+        select(minute, *trailing)
+        .where(
+            _rolled.span_s == MINUTE,
+            _rolled.dimension == "whole",
+            _rolled.at >= utc(source.since - (TRAILING - 1) * MINUTE),
+            _rolled.at < utc(source.until),
+            _rolled.timed > 0,
+        )
+        .subquery()
+    )
+    reached = func.count().filter(100 * sums.c.fast >= 95 * sums.c.timed)
+    row = connection.execute(select(func.count(), reached).where(sums.c.minute >= int(source.since) // MINUTE)).one()
+    return figures.ratio(row[1], row[0])

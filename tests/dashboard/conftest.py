@@ -32,6 +32,12 @@ QUERIES = {
     "drafts": params.DraftsParams,
 }
 Payload = dict[str, Any]
+ANSWERED: Payload = {
+    "exact": True,
+    "resolution_s": None,
+    "since": "2026-11-01T11:00:00Z",
+    "until": "2026-11-01T12:00:00Z",
+}
 
 
 def figures(requests: int, p: float | None, k: int = 4) -> Payload:
@@ -98,6 +104,7 @@ def summary(**changes: Any) -> Payload:
     return {
         "generated_at": NOW.isoformat(),
         "window_s": 3600,
+        **ANSWERED,
         "instance": "sidecar-1",
         "fallback": state,
         "last_100": figures(100, 0.7225),
@@ -244,7 +251,7 @@ def acceptance(by: str | None = None) -> Payload:
         points.append(figures(0, None) | {"at": None, "group": "untested"})
     for point in points:
         del point["p_per_token"]
-    return {"window_s": 3600, "step_s": None if by else 60, "by": by, "points": points}
+    return {"window_s": 3600, **ANSWERED, "step_s": None if by else 60, "by": by, "points": points}
 
 
 def latency() -> Payload:
@@ -258,7 +265,7 @@ def latency() -> Payload:
         for i in range(60)
         if not 17 <= i < 21
     ]
-    return {"window_s": 3600, "step_s": 60, "by": None, "baseline": "true_ar", "points": points}
+    return {"window_s": 3600, **ANSWERED, "step_s": 60, "by": None, "baseline": "true_ar", "points": points}
 
 
 def truncation_point(steps: int, p: float, *, drafted: int = 4, positions: int = 5) -> Payload:
@@ -295,6 +302,7 @@ def truncation(by: str | None = None) -> Payload:
     share = total["rejected_at"][0] / total["truncated_steps"]
     return {
         "window_s": 3600,
+        **ANSWERED,
         "step_s": None if by else 60,
         "by": by,
         "positions": 5,

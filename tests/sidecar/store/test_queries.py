@@ -86,6 +86,7 @@ def acceptance_of(items: Sequence[Record]) -> dict[str, Any]:
         sum(getattr(each, name) for each in found) for name in ("verify_steps", "draft_tokens", "accepted_tokens")
     )
     ks = {each.num_speculative_tokens for each in found}
+    cuts = [each.rejected_at for each in found]
     window = CountWindow(1000)
     for item in items:
         window.add(item)
@@ -100,17 +101,8 @@ def acceptance_of(items: Sequence[Record]) -> dict[str, Any]:
         "p_high": high,
         "mean_acceptance_length": 1 + accepted / steps if steps else None,
         "num_speculative_tokens": ks.pop() if len(ks) == 1 else None,
+        "p_per_token": None if None in cuts else ratio(accepted, accepted + sum(sum(cut or ()) for cut in cuts)),
     }
-
-
-def all_acceptance_of(items: Sequence[Record]) -> dict[str, Any]:
-    found = [item.acceptance for item in items if counts(item)]
-    cuts = [each.rejected_at for each in found]
-    accepted = sum(each.accepted_tokens or 0 for each in found)
-    per_token = None
-    if None not in cuts:
-        per_token = ratio(accepted, accepted + sum(sum(cut or ()) for cut in cuts))
-    return {**acceptance_of(items), "p_per_token": per_token}
 
 
 def quantile(values: Sequence[float], percent: int) -> float | None:
@@ -303,7 +295,7 @@ def test_summary_equals_a_plain_computation(store: Store, items: list[Record]) -
     store.hold(items)
     inside = [item for item in items if NOW - WINDOW <= item.started_at < NOW]
     found = store.reader.summary(WINDOW, NOW)
-    assert found["acceptance"] == all_acceptance_of(inside)
+    assert found["acceptance"] == acceptance_of(inside)
     assert found["slo"] == slo_of(items)
     latency, baseline = found["latency"], baseline_of(inside)
     assert latency["baseline"] == baseline
@@ -357,7 +349,7 @@ def test_an_empty_database_answers_in_nulls(store: Store) -> None:
         "similarity",
         "alerts",
     }
-    assert found["last_100"] == all_acceptance_of([])
+    assert found["last_100"] == acceptance_of([])
     assert found["slo"] == dict.fromkeys(("latency_under_800ms_ratio", "p95_latency_under_800ms_ratio"))
     assert found["truncation"] == {"truncation_rate": None, "first_position_share": None}
     assert set(found["versions"].values()) == {None}
@@ -368,7 +360,7 @@ def test_an_empty_database_answers_in_nulls(store: Store) -> None:
     assert reader.truncation(WINDOW, None, None, none, NOW)["positions"] == 0
     assert reader.latency(WINDOW, 60, None, none, NOW)["points"] == []
     assert reader.requests(none) == {"requests": [], "next_cursor": None}
-    assert reader.request("x") is None
+    assert reader.request("x") == (None, None)
     assert reader.transitions() == []
     assert reader.alerts() == reader.last_alerts("test", NOW) == []
 
@@ -388,7 +380,7 @@ def test_c05_impossible_figures_do_not_count(store: Store) -> None:
     )
     store.hold([record(acceptance=more_than_drafted), record()])
     found = store.reader.summary(WINDOW, NOW)
-    assert found["acceptance"] == all_acceptance_of([record()])
+    assert found["acceptance"] == acceptance_of([record()])
     assert found["coverage"] == {"requests": 0.5, "missing": {"accepted > drafted": 1}}
 
 
@@ -480,7 +472,7 @@ def test_a_minute_counts_only_for_traffic_inside_the_window(store: Store) -> Non
 def test_last_100_reaches_back_beyond_any_window(store: Store) -> None:
     old = [record(started_at=NOW - 90_000 - i, acceptance=figures((1, i))) for i in range(150)]
     store.hold([*old, *(record(acceptance=figures((0, 0))) for _ in range(200))])
-    assert store.reader.last_100(NOW) == all_acceptance_of(old[:100])
+    assert store.reader.last_100(NOW) == acceptance_of(old[:100])
 
 
 def test_versions_are_those_of_the_newest_request_that_speculated(store: Store) -> None:
@@ -591,8 +583,8 @@ def test_times_and_odd_text_as_filters(store: Store) -> None:
 
 def test_the_newest_of_an_id(store: Store) -> None:
     store.hold([record(request_id="same", started_at=NOW - i, status=200 + i) for i in range(3)])
-    found = store.reader.request("same")
-    assert found is not None
+    found, rest = store.reader.request("same")
+    assert (found is not None, rest) == (True, None)
     assert found["status"] == 200
 
 

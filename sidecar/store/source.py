@@ -1,0 +1,236 @@
+"""What an answer is read from: rows, as long as they are few, else rollups of minutes, hours and days."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, and_, case, false, func, literal, or_, select
+
+from .cover import DAY, HOUR, MINUTE, Kept, Piece, cover, rounded, rounded_step
+from .expressions import BUCKETS, Columns, Filters, check_steps, epoch, r, utc
+from .schema import requests, rollups, rollups_due, similarities, similarity_rollups
+
+#: Rows that are read for what rollups do not know.
+MOST_ROWS = 100_000
+#: Minutes that may wait for their rollups for longer than _LATE_S before rows are read instead: after an upgrade, or
+#: while nothing keeps the rollups.
+_MOST_LATE, _LATE_S = 10, 60
+#: The keeper makes hours and days so long after their end.
+_GRACE_S = 120
+#: A window with more pieces is one of rows that are being added all over it.
+_MOST_PIECES = 100
+
+_due = rollups_due.c
+_ANY = Filters()
+
+
+class TooManyRows(ValueError):
+    """What was asked for is only in the rows, and these are too many, or gone; says which window would do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    name: str
+    rows: Any
+    columns: Columns
+    #: Rollups that count each row once, and how many they count.
+    once: ColumnElement[bool]
+    count: ColumnElement[int]
+
+
+REQUESTS = Family("requests", requests.c.started_at, rollups.c, rollups.c.dimension == "whole", rollups.c.requests)
+_pairs = similarity_rollups.c
+SIMILARITIES = Family(
+    "similarities", similarities.c.at, _pairs, _pairs.span_s > literal(0), _pairs.pairs + _pairs.unknown
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A window of `window_s` seconds up to `now` (Unix s), and how it is to be divided."""
+
+    window_s: int
+    now: float
+    step_s: int | None = None
+    by: str | None = None
+    filters: Filters = _ANY
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What an answer is read from, and how it is divided. Times are Unix seconds, `until` exclusive."""
+
+    window_s: int
+    by: str | None
+    filters: Filters
+    since: float
+    until: float
+    step_s: int | None
+    #: None: rows are read.
+    pieces: Sequence[Piece] | None = None
+    resolution_s: int | None = None
+
+    @property
+    def head(self) -> dict[str, Any]:
+        """The fields of `Answered`."""
+        return {
+            "since": utc(self.since),
+            "until": utc(self.until),
+            "exact": self.pieces is None,
+            "resolution_s": self.resolution_s,
+        }
+
+    def rows(self) -> list[ColumnElement[bool]]:
+        return [r.started_at >= utc(self.since), r.started_at < utc(self.until), *self.filters.conditions()]
+
+    @property
+    def dimension(self) -> str:
+        """The smallest rollups that know what is asked for, but for k."""
+        if self.by in BUCKETS:
+            return str(self.by)
+        # Any dimension of buckets would do; this one has the fewest.
+        return "" if self.by or not self.filters.names.keys() <= {"upstream", "arm", "outcome"} else "temperature"
+
+    def rollups(self, dimension: str) -> list[ColumnElement[bool]]:
+        names = [rollups.c[name] == value for name, value in self.filters.names.items()]
+        return [in_pieces(REQUESTS, self.pieces or (), rollups.c.dimension == dimension), *names]
+
+
+def in_pieces(family: Family, pieces: Sequence[Piece], which: ColumnElement[bool]) -> ColumnElement[bool]:
+    c = family.columns
+    # Each part on its own is a range of the index.
+    parts = [and_(c.span_s == span, which, c.at >= utc(since), c.at < utc(until)) for span, since, until in pieces]
+    return or_(*parts) if parts else false()
+
+
+def choose(connection: Connection, asked: Asked, most_exact: int, family: Family = REQUESTS) -> Source:
+    """Rows where there are at most `most_exact`, else rollups. Raises ValueError, also as TooManyRows."""
+    check_steps(asked.window_s, asked.step_s, asked.by)
+    filters, now = asked.filters, asked.now
+    since, until = now - asked.window_s, now
+    if filters.since is not None:
+        since = max(since, filters.since.timestamp())
+    if filters.until is not None:
+        until = min(until, filters.until.timestamp())
+    exact = Source(asked.window_s, asked.by, filters, since, until, asked.step_s)
+    if since >= until:
+        return exact
+    state = _State(connection, family, now)
+    first, last = rounded(since, until, state.kept)
+    due = state.due(first, last)
+    count = state.count(cover(first, last, kept=state.kept, due=due, complete=state.complete))
+    gone = not state.has_all_rows(since, until)
+    if not gone and (count <= most_exact or state.late(first, last)):
+        return exact
+    if _only_rows(asked):
+        if gone or count > MOST_ROWS:
+            raise TooManyRows(state.advice(asked, since, until, count, gone=gone))
+        return exact
+    finest = state.kept.finest(since)
+    step_s = None if asked.step_s is None else rounded_step(asked.step_s, last - first, finest)
+    pieces = cover(first, last, step_s=step_s, kept=state.kept, due=due, complete=state.complete)
+    if len(pieces) > _MOST_PIECES and not gone:
+        return exact
+    return Source(asked.window_s, asked.by, filters, first, min(last, now), step_s, pieces, finest)
+
+
+def _only_rows(asked: Asked) -> bool:
+    names = asked.filters.names.keys()
+    return "instance" in names or (asked.by in BUCKETS and not names <= {"upstream", "arm", "outcome"})
+
+
+class _State:
+    """What there is of a family."""
+
+    def __init__(self, connection: Connection, family: Family, now: float) -> None:
+        self._connection, self._family = connection, family
+        self.now, self.complete = now, int(now) - _GRACE_S
+        c = family.columns
+
+        def oldest(span_s: int) -> Any:
+            return select(func.min(c.at)).where(c.span_s == span_s, family.once).scalar_subquery()
+
+        found = connection.execute(
+            select(*(oldest(span) for span in (MINUTE, HOUR, DAY)), select(func.min(family.rows)).scalar_subquery())
+        ).one()
+        minute, hour, day, row = (None if at is None else at.timestamp() for at in found)
+        self.kept = Kept(self._from(minute, hour, HOUR), self._from(hour, day, DAY))
+        self._oldest_row = row
+        self._oldest = min((at for at in (minute, hour, day) if at is not None), default=None)
+
+    def _from(self, oldest: float | None, coarser: float | None, span_s: int) -> int:
+        """From when on shorter spans are kept. They are deleted from their oldest on, maybe not up to a whole hour."""
+        if coarser is None:
+            return 0
+        if oldest is None:
+            return int(self.now // span_s * span_s)
+        edge = int(oldest // span_s * span_s)
+        if coarser >= edge:
+            return 0
+        c = self._family.columns
+        there = select(c.at).where(c.span_s == span_s, self._family.once, c.at == utc(edge)).limit(1)
+        return edge if self._connection.execute(there).first() is None else edge + span_s
+
+    def due(self, since: int, until: int) -> dict[int, set[int]]:
+        """Starts of the hours and days that lack something, if only a minute."""
+        seconds = epoch(_due.at)
+        span = case((_due.span_s == MINUTE, HOUR), else_=_due.span_s)
+        start = (seconds - seconds % span).label("start")
+        rows = self._connection.execute(
+            select(span.label("span"), start)
+            .where(self._is_due, _due.span_s.in_((MINUTE, HOUR, DAY)), _due.at >= utc(since), _due.at < utc(until))
+            .distinct()
+        ).all()
+        hours = {int(start) for span, start in rows if span == HOUR}
+        days = {int(start) for span, start in rows if span == DAY}
+        return {HOUR: hours, DAY: days | {start // DAY * DAY for start in hours}}
+
+    def late(self, since: int, until: int) -> bool:
+        """Whether closed minutes wait for so long, and so many, that rollups lack too much."""
+        waits = [_due.span_s == MINUTE, _due.stamp < int((self.now - _LATE_S) * 1e9)]
+        closed = [_due.at >= utc(since), _due.at < utc(min(until, self.now - MINUTE))]
+        minutes = select(_due.at).where(self._is_due, *waits, *closed).distinct().limit(_MOST_LATE + 1)
+        return len(self._connection.execute(minutes).all()) > _MOST_LATE
+
+    @property
+    def _is_due(self) -> ColumnElement[bool]:
+        return _due.family == self._family.name
+
+    def count(self, pieces: Sequence[Piece]) -> int:
+        """How many rows were rolled up there."""
+        where = in_pieces(self._family, pieces, self._family.once)
+        return int(self._connection.scalar(select(func.sum(self._family.count)).where(where)) or 0)
+
+    def has_all_rows(self, since: float, until: float) -> bool:
+        """Whether no row of the window has been deleted."""
+        if self._oldest is None:
+            return True
+        until = until if self._oldest_row is None else min(until, self._oldest_row // MINUTE * MINUTE)
+        if self._oldest >= until:
+            return True
+        first, last = rounded(since, until, self.kept)
+        last = min(last, int(until // MINUTE * MINUTE))
+        return first >= last or not self.count(cover(first, last, kept=self.kept, due={}, complete=self.complete))
+
+    def advice(self, asked: Asked, since: float, until: float, count: int, *, gone: bool) -> str:
+        """Why rows will not do, and for which window they would."""
+        what = "one instance" if "instance" in asked.filters.names else f"{asked.by} of one scenario or model"
+        ends = self._family.columns.at < utc(until), self._family.columns.at >= utc(max(since, until - 7 * DAY))
+        newest = (
+            select(self._family.columns.at, self._family.count)
+            .where(self._family.columns.span_s == MINUTE, self._family.once, *ends)
+            .order_by(self._family.columns.at.desc())
+        )
+        left, start = MOST_ROWS, until
+        for at, number in self._connection.execute(newest):
+            left -= number
+            if left < 0:
+                break
+            start = at.timestamp()
+        if self._oldest_row is not None:
+            start = max(start, self._oldest_row)
+        held = "are no longer all kept" if gone else f"are {count:,}, more than {MOST_ROWS:,}"
+        would = f"since={utc(-(-start // MINUTE) * MINUTE):%Y-%m-%dT%H:%MZ}"
+        if asked.filters.until is None and (minutes := int((self.now - start) // MINUTE)):
+            would = f"window={minutes}m"
+        return f"figures of {what} are made of rows, and those of this window {held}: ask for {would}, or one shorter"
