@@ -64,7 +64,7 @@ class Sidecar:
         host, port = split_address(settings.listen)
         try:
             self.recorder.start()
-            await self.recorder.controller.restore()
+            await self.recorder.restore()
             self.recorder.start_feed()
             self.recorder.start_admin()
             try:

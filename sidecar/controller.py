@@ -4,12 +4,13 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 from .api.models import FallbackState, SliceState
-from .control.circuit import Change, Circuit, Readings, Rules, State, Trigger
+from .control.circuit import Change, Circuit, Evidence, Readings, Rules, State, Trigger
 from .control.engine import EngineError
 from .control.fallback import DRAFTED, Decision, Fallback, Mode
 from .faults import where
@@ -20,13 +21,34 @@ from .settings import Settings
 from .steering import Steering
 from .store.queries import DatabaseUnavailable, Reader
 from .store.rows import Transition
+from .store.shared import ORDER
 from .store.writer import Writer
 from .tap.tap import Tap
 
 _log = logging.getLogger(__name__)
 
+#: In the evidence of what another of the fleet has decided: its instance.
+ADOPTED_FROM = "adopted_from"
+
 _TICK_S = 1.0
 _CLOSE_S = 2.0
+
+
+class Fleet(Protocol):
+    """Whom decisions are shared with, as `sidecar.sharing` tells. `evidence` is what is told beside."""
+
+    #: Whether it can be told.
+    up: bool
+
+    def decided_by(self, circuit: str) -> str: ...
+
+    def changed(self, change: Change, evidence: Mapping[str, Any]) -> None: ...
+
+    def ordered(self, order: Decision, evidence: Mapping[str, Any]) -> None: ...
+
+    def uncapped(self) -> None: ...
+
+    def remember(self, order: Decision | None, changes: list[Change]) -> None: ...
 
 
 class Controller:
@@ -75,6 +97,8 @@ class Controller:
             probe_share=settings.fallback_probe_share,
             dry_run=settings.fallback_dry_run,
         )
+        #: None: it decides for itself alone.
+        self.fleet: Fleet | None = None
         self._prompt_tokens = PromptTokens()
         self._restored = False
         #: A circuit has decided something since the start.
@@ -89,6 +113,9 @@ class Controller:
         #: the same.
         self._capped = False
         self._cap_before: int | None = None
+        #: What that is taken to be where the cap is 0 already, which may be by another of the fleet: what it was when
+        #: the fallback was decided.
+        self._fleet_cap: int | None = 0
         #: What was decided before a restart still holds, so that a cap of 0 was this one's too.
         self._inherited = False
         self._complaint = ""
@@ -164,11 +191,15 @@ class Controller:
             self._inherited, self._capped = False, cap == 0
         if wanted is self._capped:
             return
+        if self.fleet is not None:
+            # Others of the fleet give the same engine the same orders.
+            await self._steering.look()
+            cap = self._steering.cap
         try:
             if not wanted:
                 await self._give_back("the fallback is over")
             else:
-                self._cap_before = cap
+                self._cap_before = cap if cap != 0 else self._fleet_cap
                 if cap != 0:
                     self._capped = True  # also where this is cancelled while the engine obeys
                     await self._steering.set_cap(0, None, "fallback")
@@ -192,27 +223,38 @@ class Controller:
                 async with asyncio.timeout(_CLOSE_S):
                     await self._steering.look()
                     await self._give_back("the sidecar stops")
+                    if self.fleet is not None:
+                        self.fleet.uncapped()
 
     # ---- what is told
 
     def _tell(self, change: Change) -> None:
+        """It was decided here."""
+        self._decided = True
+        if self.fleet is not None:
+            plain = change.after is State.AUTOREGRESSIVE and not change.slice
+            self.fleet.changed(change, change.evidence | (self._cap_told() if plain else {}))
+        self._note(change, change.at)
+
+    def _note(self, change: Change, at: float) -> None:
+        """It holds since `at`, whoever has decided it."""
         evidence: dict[str, object] = dict(change.evidence)
         if self.fallback.dry_run:
             evidence["dry_run"] = True
-        self._decided = True
         reason = f"dry run: {change.reason}" if self.fallback.dry_run else change.reason
-        self._put(change.at, change.before, change.after, change.trigger, reason, change.slice, evidence)
+        self._put(at, change.before, change.after, change.trigger, reason, change.slice, evidence)
         self._metrics.transition(change.before, change.after, change.trigger, change.slice)
         if not change.slice:
             self._served = self.fallback.in_force.state
             self._forget()
         _log.warning(
-            "%s%s: %s after %s (%s): %s",
+            "%s%s: %s after %s (%s)%s: %s",
             "dry run, " if self.fallback.dry_run else "",
             change.slice or "all traffic",
             change.after,
             change.before,
             change.trigger,
+            _adopted(evidence),
             change.reason,
         )
 
@@ -252,6 +294,11 @@ class Controller:
             dry_run=fallback.dry_run,
             until=None if whole.until is None or not by_itself else _utc(whole.until),
             slices=[self._slice(each) for each in fallback.open_slices],
+            fleet=self._settings.fleet,
+            shared=None if self.fleet is None else self.fleet.up,
+            decided_by=self._settings.instance
+            if self.fleet is None
+            else self.fleet.decided_by("" if by_itself else ORDER),
         )
 
     def _slice(self, circuit: Circuit) -> SliceState:
@@ -278,18 +325,24 @@ class Controller:
     def set_mode(self, mode: str, reason: str) -> None:
         """An operator's order. Raises CannotFallBack."""
         self._begin_telling()
-        before = self.fallback.in_force
-        ended = self.fallback.open_slices
+        before, ended = self.fallback.in_force, self.fallback.open_slices
         decision = self.fallback.set_mode(Mode(mode), reason or "ordered by an operator", time.time())
+        if self.fleet is not None:
+            self.fleet.ordered(decision, self._cap_told() if decision.mode is Mode.AUTOREGRESSIVE else {})
+        self._obeyed(decision.at, before, ended, None)
+
+    def _obeyed(self, at: float, before: Decision, ended: Sequence[Circuit], evidence: Evidence | None) -> None:
+        """An order holds since `at`, and ended what these slices had decided."""
+        order = self.fallback.order
         for each in ended:
-            words = f"ended by an order: {decision.reason}"
-            self._put(decision.at, each.state, State.SPECULATIVE, Trigger.OPERATOR, words, each.name)
+            words = f"ended by an order: {order.reason}"
+            self._put(at, each.state, State.SPECULATIVE, Trigger.OPERATOR, words, each.name, evidence)
         self._forget()
-        self._put(decision.at, before.state, decision.state, Trigger.OPERATOR, decision.reason)
-        self._served = decision.state
-        if before.state is not decision.state:
-            self._metrics.transition(before.state, decision.state, Trigger.OPERATOR)
-        _log.warning("mode %s, serving %s: %s", decision.mode, decision.state, decision.reason)
+        self._put(at, before.state, order.state, Trigger.OPERATOR, order.reason, evidence=evidence)
+        self._served = order.state
+        if before.state is not order.state:
+            self._metrics.transition(before.state, order.state, Trigger.OPERATOR)
+        _log.warning("mode %s, serving %s%s: %s", order.mode, order.state, _adopted(evidence), order.reason)
 
     async def restore(self) -> None:
         """What was ordered and decided holds over a restart, also where the database comes later."""
@@ -306,7 +359,17 @@ class Controller:
         if not self._decided or (order is not None and order.mode is not Mode.AUTO):
             self.fallback.restore(order, changes)
             self._inherited = self.fallback.decision.state is not State.SPECULATIVE
+            if self.fleet is not None:
+                self.fleet.remember(order, self._open())
         self._begin_telling()
+
+    def _open(self) -> list[Change]:
+        """What circuits have decided that makes a difference."""
+        return [
+            Change(each.name, State.SPECULATIVE, each.state, each.since, each.trigger, each.reason, each.evidence)
+            for each in (self.fallback.whole, *self.fallback.open_slices)
+            if each.state is not State.SPECULATIVE
+        ]
 
     def _known(self, rows: Sequence[dict[str, Any]]) -> tuple[Decision | None, list[Change]]:
         order, changes = None, []
@@ -324,6 +387,45 @@ class Controller:
             elif bool(evidence.get("dry_run")) is self.fallback.dry_run:
                 changes.append(Change(row["slice"], before, state, at, trigger, row["reason"], evidence))
         return order, changes
+
+    # ---- what others of the fleet have decided
+
+    def adopt(self, change: Change, by: str) -> None:
+        """Be as the instance `by` has decided; `change.at` is when, by the clock here. Never raises."""
+        try:
+            self._begin_telling()
+            if not change.slice:
+                self._fleet_cap = _cap_of(change.evidence)
+            change = replace(change, evidence=change.evidence | {ADOPTED_FROM: by})
+            for each in self.fallback.adopt(change):
+                self._note(each, time.time())
+        except Exception as error:
+            self._fail(error)
+
+    def adopt_order(self, order: Decision, evidence: Mapping[str, Any], by: str) -> None:
+        """Obey an order that was given to the instance `by`. Never raises."""
+        try:
+            self._begin_telling()
+            before, ended = self.fallback.in_force, self.fallback.open_slices
+            self._fleet_cap = _cap_of(evidence)
+            self.fallback.restore(order, ())
+            self._obeyed(time.time(), before, ended, {ADOPTED_FROM: by})
+        except Exception as error:
+            self._fail(error)
+
+    def uncapped(self) -> None:
+        """Another has given the engine its cap back, as it stops: whether it is to have one is looked at again."""
+        if self._capped:
+            self._capped, self._fleet_cap = False, self._cap_before
+
+    def _cap_told(self) -> dict[str, object]:
+        """What the cap was before this fallback, for others before the same engine."""
+        if self._settings.fallback_actuator != "cap":
+            return {}
+        self._fleet_cap = self._cap_before if self._capped else self._steering.cap
+        return {"cap": self._fleet_cap}
+
+    # ---- the engine
 
     def steered(self, what: str) -> None:
         """The engine took an order."""
@@ -356,6 +458,17 @@ def rules_of(settings: Settings) -> Rules:
         first_byte_limit_s=settings.first_byte_limit_s,
         similarity_below=settings.similarity_critical,
     )
+
+
+def _adopted(evidence: Mapping[str, object] | None) -> str:
+    """To be added to what the log tells; empty where it was decided here."""
+    return f" (adopted from {evidence[ADOPTED_FROM]})" if evidence and ADOPTED_FROM in evidence else ""
+
+
+def _cap_of(evidence: Mapping[str, object]) -> int | None:
+    """The cap before a fallback, as the one that decided it knew it; 0 where it does not say."""
+    cap = evidence.get("cap", 0)
+    return cap if isinstance(cap, int | None) else 0
 
 
 def _utc(seconds: float) -> datetime:

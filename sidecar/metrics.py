@@ -117,6 +117,8 @@ class Live:
     #: By how much the event loop was late, at most, in the last minute.
     loop_lag_s: float = 0.0
     alerts: AlertCounts = field(default_factory=AlertCounts)
+    #: Decisions are shared; None where there is no fleet.
+    fleet_up: bool | None = None
 
 
 class Metrics:
@@ -437,6 +439,10 @@ def _live_families(live: Live) -> Iterator[Metric]:
         "Slices that are not served with speculation, by decisions of their own.",
         value=live.open_slices,
     )
+    if live.fleet_up is not None:
+        yield GaugeMetricFamily(
+            "specwatch_fleet_up", "1 while decisions are shared with the fleet.", value=int(live.fleet_up)
+        )
     up = GaugeMetricFamily("specwatch_upstream_up", "1 while connections can be made.", labels=("upstream",))
     for name, reached in live.upstreams.items():
         up.add_metric((name,), int(reached))

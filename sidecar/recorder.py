@@ -47,11 +47,13 @@ from .readings import Recent, Sources, aligned, collect
 from .record import Outcome, Record
 from .replay import Replays, Ways
 from .settings import Settings, SettingsError, split_address
+from .sharing import Sharing
 from .similarity import Similarity
 from .steering import Steering
 from .store.engine import DatabaseUrlError, check_url
 from .store.queries import Reader
 from .store.rows import MovedToken, SimilarityRow
+from .store.shared import SharedStates
 from .store.spool import Spool, SpoolError
 from .store.writer import Writer
 from .tap.tap import Facts, TapContext
@@ -190,6 +192,7 @@ class Recorder:
             speculates=self.tap.speculates,
             plain_upstream=AUTOREGRESSIVE if self._wants_apart else SPECULATIVE,
         )
+        self.sharing = self._new_sharing()
         #: What alert rules are looked at by.
         self.sources = Sources(
             settings=settings,
@@ -221,10 +224,18 @@ class Recorder:
         self.tap.later = partial(asyncio.get_running_loop().call_later, _READ_AFTER_S)
         self.tasks.spawn(self._keep_facts(), "facts")
         self.tasks.spawn(self.controller.run(), "controller")
+        if self.sharing is not None:
+            self.tasks.spawn(self.sharing.run(), "sharing")
         self.tasks.spawn(self.alerting.run(), "alerting")
         self.tasks.spawn(self.lag.run(), "lag")
         if self.settings.counters_every_s:
             self.tasks.spawn(self.counters.keep(self.settings.counters_every_s), "counters")
+
+    async def restore(self) -> None:
+        """Go on as before a restart, and as the fleet has decided, where the database can be asked."""
+        await self.controller.restore()
+        if self.sharing is not None:
+            await self.sharing.exchange()
 
     def start_feed(self) -> None:
         """Listen on `engine_events`, where that is set. Raises StartError if the socket cannot be had."""
@@ -257,6 +268,8 @@ class Recorder:
         await self.alerting.close()
         await self.tasks.close()
         await self.controller.close()
+        if self.sharing is not None:
+            await self.sharing.close()
         await self._http.aclose()
         if self.feed is not None and self.joiner is not None:
             self.feed.stop()
@@ -298,6 +311,15 @@ class Recorder:
                 _log.warning("quality: %s: %s: %s; more are counted", request.reply_id, flag, evidence)
         if self.proposals is not None:
             self.similarity.add(request, self.proposals.texts_of(request))
+
+    def _new_sharing(self) -> Sharing | None:
+        """None where it decides for itself alone, or decides nothing."""
+        settings = self.settings
+        if settings.fleet is None or settings.fallback_dry_run:
+            return None
+        store = SharedStates(settings.database_url, settings.fleet)
+        made = self.controller.fleet = Sharing(store, settings.fleet, settings.instance, self.controller)
+        return made
 
     def _new_similarity(self) -> Similarity:
         settings = self.settings
@@ -502,6 +524,7 @@ class Recorder:
             latency_ratio=None if compared is None else compared[1].ratio,
             loop_lag_s=self.lag.longest(time.monotonic()),
             alerts=self.alerting.counts(),
+            fleet_up=None if self.sharing is None else self.sharing.up,
         )
 
 

@@ -229,6 +229,23 @@ class Fallback:
                 circuit.restore(state, at, change.trigger, change.reason, change.evidence)
                 self._note(circuit)
 
+    def adopt(self, change: Change) -> list[Change]:
+        """Be as another sidecar of the fleet has decided; what follows from it, as a change of what held here.
+
+        Its round of probes is this one's too, which begins to count its own. Slices of a kind that has no circuits here
+        are left out.
+        """
+        circuit = self._named(change.slice) if self.mode is Mode.AUTO else None
+        if circuit is None:
+            return []
+        before = circuit.state
+        circuit.restore(change.after, change.at, change.trigger, change.reason, change.evidence)
+        self._note(circuit)
+        if before is not change.after:
+            self._changed(circuit, replace(change, before=before))
+        made, self._made = self._made, []
+        return made
+
     def _obey(self, order: Decision) -> None:
         self.mode, self.order = order.mode, order
         self._whole = self._new_whole(order.at)

@@ -67,6 +67,9 @@ class Switch:
             dry_run=False,
             until=None,
             slices=[],
+            fleet=None,
+            shared=None,
+            decided_by="test",
         )
 
     def state(self) -> models.FallbackState:
