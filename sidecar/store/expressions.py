@@ -93,7 +93,8 @@ class epoch(FunctionElement[int]):
 
 @compiles(epoch, "sqlite")
 def _epoch_sqlite(element: epoch, compiler: Any, **options: Any) -> str:
-    return f"CAST(strftime('%s', {compiler.process(element.clauses, **options)}) AS INTEGER)"
+    # Without its fraction, of which SQLite rounds the last half millisecond of a second up to the next.
+    return f"CAST(strftime('%s', substr({compiler.process(element.clauses, **options)}, 1, 19)) AS INTEGER)"
 
 
 @compiles(epoch, "postgresql")
