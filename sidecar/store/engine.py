@@ -84,15 +84,15 @@ def writing_engine(database_url: str) -> Engine:
     """An engine whose transactions begin by taking SQLite's write lock. One connection."""
     url = parse_url(database_url)
     if url.drivername == "sqlite":
-        return _sqlite(url, read_only=False)
+        return _sqlite(url)
     return _postgresql(url, pool_size=1)
 
 
-def reading_engine(database_url: str) -> Engine:
-    """An engine that cannot write; each transaction sees one state of the database."""
+def reading_engine(database_url: str, timeout_s: float = READ_TIMEOUT_S) -> Engine:
+    """An engine that cannot write; each transaction sees one state of the database, and takes `timeout_s` at most."""
     url = parse_url(database_url)
     if url.drivername == "sqlite":
-        return _sqlite(url, read_only=True)
+        return _sqlite(url, timeout_s)
     engine = _postgresql(url, pool_size=_READERS, isolation_level="REPEATABLE READ", pool_pre_ping=True)
 
     @event.listens_for(engine, "connect")
@@ -102,7 +102,7 @@ def reading_engine(database_url: str) -> Engine:
     @event.listens_for(engine, "begin")
     def _bounded(connection: Any) -> None:
         # Local to the transaction, so that it also holds behind a pooler such as PgBouncer.
-        connection.exec_driver_sql(f"SET LOCAL statement_timeout = '{READ_TIMEOUT_S}s'")
+        connection.exec_driver_sql(f"SET LOCAL statement_timeout = '{timeout_s:g}s'")
 
     return engine
 
@@ -122,7 +122,9 @@ def _postgresql(url: URL, *, pool_size: int, **options: Any) -> Engine:
     )
 
 
-def _sqlite(url: URL, *, read_only: bool) -> Engine:
+def _sqlite(url: URL, timeout_s: float | None = None) -> Engine:
+    """For reading where `timeout_s` bounds it."""
+    read_only = timeout_s is not None
     path = Path(url.database or "").absolute()
     # A reader must not leave an empty file where the database is still to be made.
     target = f"file:{quote(str(path))}?mode={'rw' if read_only else 'rwc'}"
@@ -137,7 +139,7 @@ def _sqlite(url: URL, *, read_only: bool) -> Engine:
             check_same_thread=False,
         )
         try:
-            _prepare_sqlite(connection, path, read_only=read_only)
+            _prepare_sqlite(connection, path, timeout_s)
         except BaseException:
             connection.close()
             raise
@@ -157,13 +159,13 @@ def _sqlite(url: URL, *, read_only: bool) -> Engine:
     return engine
 
 
-def _prepare_sqlite(connection: sqlite3.Connection, path: Path, *, read_only: bool) -> None:
-    if read_only:
+def _prepare_sqlite(connection: sqlite3.Connection, path: Path, timeout_s: float | None) -> None:
+    if timeout_s is not None:
         connection.execute("PRAGMA query_only = ON")
         connection.execute("PRAGMA temp_store = MEMORY")
         connection.execute("PRAGMA mmap_size = 268435456")
         # A reading connection serves one transaction, so its age is that of the answer.
-        deadline = monotonic() + READ_TIMEOUT_S
+        deadline = monotonic() + timeout_s
         connection.set_progress_handler(lambda: monotonic() > deadline, 1_000_000)
         return
     mode = _enter_wal(connection)

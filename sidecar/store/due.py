@@ -1,0 +1,174 @@
+"""Spans whose rollups are due: their marks, and how rollups and marks are exchanged so that no mark is lost.
+
+A mark goes only if it is still the one that was read before the rows were: what was marked again meanwhile stays due.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection, Select, Table, delete, exists, func, insert, select, tuple_
+from sqlalchemy.dialects import postgresql, sqlite
+
+from .expressions import utc
+from .groups import DIMENSIONS
+from .rollups import MINUTE, Spans
+from .schema import rollups, rollups_due, similarity_rollups
+
+HOUR, DAY = 3600, 86_400
+#: The span that the rollups of a span are added up to.
+NEXT = {MINUTE: HOUR, HOUR: DAY}
+#: How long after its end a span is taken for complete, s: late rows mark it again.
+SETTLED_S = 120
+
+TABLES: Mapping[str, Table] = {"requests": rollups, "similarities": similarity_rollups}
+
+_d = rollups_due.c
+#: Marks that are looked at in one go; others wait for the next.
+_MOST_MARKS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A span that is due; `marks` are the stamps by instance that it was marked with."""
+
+    family: str
+    span_s: int
+    #: Where it begins, Unix s.
+    at: int
+    marks: dict[str, int] = field(default_factory=dict)
+
+
+def due_minutes(connection: Connection) -> list[Due]:
+    """The newest ones of each family that are due, newest first."""
+    return [span for family in TABLES for span in _marked(connection, _newest(family, MINUTE))]
+
+
+def due_longer(connection: Connection, now: float) -> list[Due]:
+    """Hours, then days, that are over and whose shorter spans are not due, newest first."""
+    found = []
+    for family in TABLES:
+        for span_s in (HOUR, DAY):
+            over = _newest(family, span_s).where(_d.at <= utc(now - span_s - SETTLED_S))
+            found += [span for span in _marked(connection, over) if not _parts_due(connection, span)]
+    return found
+
+
+def closed(connection: Connection, now: float) -> int:
+    """Spans that are over and due."""
+    spans = select(_d.family, _d.span_s, _d.at).distinct()
+    counts = [
+        select(func.count()).select_from(
+            spans.where(_d.family == family, _d.span_s == span_s, _d.at <= utc(now - span_s - SETTLED_S)).subquery()
+        )
+        for family in TABLES
+        for span_s in (MINUTE, HOUR, DAY)
+    ]
+    return sum(connection.scalars(count).one() for count in counts)
+
+
+def write(connection: Connection, spans: Sequence[Due], found: Spans) -> None:
+    """Exchange the rollups of `spans`, of one family and length, for `found`, and take their marks away.
+
+    To be run by one at a time. Spans whose marks another one has taken are left alone. So are rollups of more than was
+    found: rows are only ever added, so that those missing have been pruned.
+    """
+    family, span_s = spans[0].family, spans[0].span_s
+    there = _present(connection, family, span_s, spans)
+    mine = [span for span in spans if span.marks.keys() <= there[span.at]]
+    before = _recorded(connection, family, span_s, [span.at for span in mine])
+    fresh = [span.at for span in mine if found.get(span.at) and _size(family, found[span.at]) >= before.get(span.at, 0)]
+    if fresh:
+        _exchange(connection, family, span_s, fresh, found)
+        if (longer := NEXT.get(span_s)) is not None:
+            mark(connection, family, longer, {at - at % longer for at in fresh})
+    _unmark(connection, mine)
+
+
+def mark(connection: Connection, family: str, span_s: int, starts: Iterable[int], instance: str = "") -> None:
+    """Mark the spans that begin at `starts` as due."""
+    stamp = time.time_ns()
+    rows = [
+        {"family": family, "span_s": span_s, "at": utc(at), "instance": instance, "stamp": stamp}
+        for at in sorted(starts)
+    ]
+    made = (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(rollups_due)
+    key = list(rollups_due.primary_key.columns)
+    connection.execute(made.on_conflict_do_update(index_elements=key, set_={"stamp": made.excluded.stamp}), rows)
+
+
+def _newest(family: str, span_s: int) -> Select[Any]:
+    query = select(rollups_due).where(_d.family == family, _d.span_s == span_s)
+    return query.order_by(_d.at.desc()).limit(_MOST_MARKS)
+
+
+def _marked(connection: Connection, query: Select[Any]) -> list[Due]:
+    found: dict[int, Due] = {}
+    for family, span_s, at, instance, stamp in connection.execute(query):
+        start = int(at.timestamp())
+        found.setdefault(start, Due(family, span_s, start)).marks[instance] = stamp
+    return list(found.values())
+
+
+def _parts_due(connection: Connection, span: Due) -> bool:
+    inside = [_d.at >= utc(span.at), _d.at < utc(span.at + span.span_s)]
+    parts = exists().where(_d.family == span.family, _d.span_s < span.span_s, *inside)
+    return bool(connection.scalar(select(parts)))
+
+
+def _present(connection: Connection, family: str, span_s: int, spans: Sequence[Due]) -> Mapping[int, set[str]]:
+    """By start, the instances whose marks are there now."""
+    starts = [utc(span.at) for span in spans]
+    query = select(_d.at, _d.instance).where(_d.family == family, _d.span_s == span_s, _d.at.in_(starts))
+    found: dict[int, set[str]] = defaultdict(set)
+    for at, instance in connection.execute(query):
+        found[int(at.timestamp())].add(instance)
+    return found
+
+
+def _recorded(connection: Connection, family: str, span_s: int, starts: Collection[int]) -> dict[int, int]:
+    """By start, how many rows the rollups that are there are of."""
+    if family == "requests":
+        t = rollups.c
+        query = select(t.at, t.requests).where(t.dimension == "whole")
+    else:
+        t = similarity_rollups.c
+        query = select(t.at, func.sum(t.pairs + t.unknown)).group_by(t.at)
+    rows = connection.execute(query.where(t.span_s == span_s, t.at.in_([utc(at) for at in starts])))
+    return {int(at.timestamp()): int(size) for at, size in rows}
+
+
+def _size(family: str, rows: Sequence[dict[str, Any]]) -> int:
+    if family == "requests":
+        return sum(row["requests"] for row in rows if row["dimension"] == "whole")
+    return sum(row["pairs"] + row["unknown"] for row in rows)
+
+
+def _exchange(connection: Connection, family: str, span_s: int, starts: Collection[int], found: Spans) -> None:
+    table = TABLES[family]
+    old = delete(table).where(table.c.span_s == span_s, table.c.at.in_([utc(at) for at in starts]))
+    if family == "requests":
+        # As the index goes.
+        old = old.where(table.c.dimension.in_(DIMENSIONS))
+    connection.execute(old)
+    connection.execute(insert(table), [row for at in starts for row in found[at]])
+
+
+def _unmark(connection: Connection, spans: Iterable[Due]) -> None:
+    marks = [
+        (span.family, span.span_s, utc(span.at), instance, stamp)
+        for span in spans
+        for instance, stamp in span.marks.items()
+    ]
+    if not marks:
+        return
+    columns = tuple_(_d.family, _d.span_s, _d.at, _d.instance, _d.stamp)
+    if connection.dialect.name == "sqlite":
+        connection.execute(delete(rollups_due).where(columns.in_(marks)))
+        return
+    # A mark that a writer holds is about to be another one. To wait for it might be to wait for each other.
+    free = select(rollups_due).where(columns.in_(marks)).with_for_update(skip_locked=True).cte("free")
+    key = [_d[column.name] == free.c[column.name] for column in rollups_due.primary_key.columns]
+    connection.execute(delete(rollups_due).where(*key))

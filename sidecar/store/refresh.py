@@ -1,0 +1,146 @@
+"""Works through what is due: marks are read, then rows, then the rollups are exchanged, by minutes or longer spans."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TypeVar
+
+from sqlalchemy import Connection, Engine, text
+
+from . import longer, rollups
+from .due import NEXT, Due, due_longer, due_minutes, write
+from .engine import reading_engine
+from .rollups import MINUTE, Spans, TooManyGroups
+
+T = TypeVar("T")
+
+_PARTS = {longer_s: span_s for span_s, longer_s in NEXT.items()}
+_MINUTES = {"requests": rollups.requests_of, "similarities": rollups.similarities_of}
+_LONGER = {"requests": longer.requests_of, "similarities": longer.similarities_of}
+
+#: Any fixed number: the keepers of a fleet take turns on it.
+_LOCK = 5_287_301_847
+#: Long enough for the largest minute: what a reader of the API may take is too short.
+_READ_TIMEOUT_S = 600
+#: What one exchange should take, and how many minutes it is of at most.
+_TARGET_S = 0.3
+_MOST_MINUTES = 60
+#: How long others come first where a span could not be refreshed.
+_ASIDE_S = 10.0
+
+
+class Refresher:
+    """Refreshes rollups through `engine`, of `writing_engine`. For use from one thread; several may work at once."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._reading = engine
+        if engine.dialect.name == "sqlite":
+            # Where groups are made, a writer must not wait.
+            self._reading = reading_engine(engine.url.render_as_string(hide_password=False), _READ_TIMEOUT_S)
+        self._at_once = 1
+        self._aside: dict[tuple[str, int, int], float] = {}
+
+    def close(self) -> None:
+        self._reading.dispose()
+
+    def read(self, question: Callable[[Connection], T]) -> T:
+        with self._reading.begin() as connection:
+            return question(connection)
+
+    def refresh(self, now: float, until: float = float("inf")) -> int:
+        """Refresh what is due until it is `until`, by the monotonic clock; how many spans that were.
+
+        0: nothing can be refreshed, or another one is about it. `now`, Unix s, tells which spans are over. Raises
+        SQLAlchemyError; what it was about comes last then for a while.
+        """
+        done = 0
+        for spans in self._jobs(now):
+            if not self._exchange(spans):
+                break
+            done += len(spans)
+            if time.monotonic() >= until:
+                break
+        return done
+
+    def _jobs(self, now: float) -> Iterator[list[Due]]:
+        """The newest minutes, longer spans, then all other minutes."""
+        waiting = self._ready(due_minutes)
+        if waiting:
+            yield self._together(waiting)
+        for span in self._ready(partial(due_longer, now=now)):
+            yield [span]
+        while waiting:
+            yield self._together(waiting)
+
+    def _ready(self, question: Callable[[Connection], list[Due]]) -> list[Due]:
+        passed = time.monotonic()
+        self._aside = {key: until for key, until in self._aside.items() if until > passed}
+        return [span for span in self.read(question) if _key(span) not in self._aside]
+
+    def _together(self, waiting: list[Due]) -> list[Due]:
+        """Takes from `waiting` the first minutes that follow one another, as many as one exchange should be of."""
+        size = 1
+        while size < min(self._at_once, len(waiting)) and _follow(waiting[size - 1], waiting[size]):
+            size += 1
+        taken, waiting[:size] = waiting[:size], []
+        return taken
+
+    def _exchange(self, spans: list[Due]) -> bool:
+        """False where another one is about it."""
+        begun = time.monotonic()
+        try:
+            mine = self._once(spans)
+        except TooManyGroups:
+            self._at_once = len(spans) // 2
+            return self._exchange(spans[: self._at_once]) and self._exchange(spans[self._at_once :])
+        except Exception:
+            self._at_once = 1
+            self._aside |= {_key(span): time.monotonic() + _ASIDE_S for span in spans}
+            raise
+        took = max(time.monotonic() - begun, 1e-3)
+        if spans[0].span_s == MINUTE:
+            fitting = int(len(spans) * _TARGET_S / took)
+            self._at_once = max(1, min(fitting, 2 * self._at_once, _MOST_MINUTES))
+        return mine
+
+    def _once(self, spans: Sequence[Due]) -> bool:
+        if self._engine.dialect.name == "sqlite":
+            found = self.read(partial(_found, spans=spans))
+            with self._engine.begin() as connection:
+                write(connection, spans, found)
+            return True
+        with self._engine.begin() as connection:
+            if not connection.scalar(text("SELECT pg_try_advisory_xact_lock(:key)"), {"key": _LOCK}):
+                return False
+            write(connection, spans, _found(connection, spans))
+        return True
+
+
+def refresh_all(engine: Engine, now: float) -> int:
+    """Refresh all that is due, and return how many spans that were."""
+    refresher = Refresher(engine)
+    try:
+        total = 0
+        while done := refresher.refresh(now):
+            total += done
+        return total
+    finally:
+        if engine.dialect.name == "sqlite":
+            refresher.close()
+
+
+def _found(connection: Connection, spans: Sequence[Due]) -> Spans:
+    """The rollups of minutes that follow one another, newest first, or of one longer span."""
+    family, span_s, oldest = spans[0].family, spans[0].span_s, spans[-1].at
+    if span_s == MINUTE:
+        return _MINUTES[family](connection, oldest, spans[0].at + MINUTE)
+    return _LONGER[family](connection, oldest, span_s, _PARTS[span_s])
+
+
+def _follow(later: Due, earlier: Due) -> bool:
+    return later.family == earlier.family and later.at - earlier.at == MINUTE
+
+
+def _key(span: Due) -> tuple[str, int, int]:
+    return span.family, span.span_s, span.at
