@@ -249,8 +249,6 @@ class Recorder:
         """Listen on `admin`. Raises StartError if the address cannot be had."""
         listener = _listen("admin", self.settings.admin)
         config = uvicorn.Config(create_app(self._api()), log_config=None, lifespan="off", **connection.OPTIONS)
-        # Given to Config, it would silence the access log of every other uvicorn of the process.
-        config.access_log = False
         server = _Server(config)
         # Given an address instead of a socket, uvicorn would end the process where it cannot bind.
         self._admin = server, self.tasks.spawn(server.serve([listener]), "admin")

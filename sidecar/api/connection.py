@@ -34,6 +34,8 @@ class Connection(H11Protocol):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.logger = _quiet
+        # Lines of it hold queries, where somebody may have put a token. uvicorn looks at its loggers alone.
+        self.access_log = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
