@@ -357,8 +357,17 @@ class Writer:
             self._stop.wait(self._max_age_s)
 
 
+#: Whose words are of no request, but for what PostgreSQL quotes of a row that it refuses.
+_TELLING = ("sqlite3", "psycopg", "sqlalchemy", "alembic", "sidecar")
+
+
 def _one_line(error: Exception) -> str:
-    """What the driver said, without the statement and its values, which PostgreSQL has in the details."""
+    """What the driver said, without the statement and its values; of other errors the kind alone."""
     cause = getattr(error, "orig", None) or error
+    if type(cause).__module__.partition(".")[0] not in _TELLING and not isinstance(cause, OSError | OverflowError):
+        return type(error).__name__
+    # The values are in the details.
     words = " ".join(str(getattr(getattr(cause, "diag", None), "message_primary", None) or cause).split())
+    if refused_as_data(error):
+        words = words.partition('"')[0]
     return f"{type(error).__name__}: {words[:300]}"
