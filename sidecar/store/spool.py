@@ -349,6 +349,8 @@ def _frames(segment: _Segment) -> Iterator[Frame]:
                 frame = _current(body)
                 if frame is None:
                     continue
+                if len(frame.rows) != rows:
+                    raise ValueError("a frame has more or less rows than it says")
                 number += rows
                 segment.read = offset, number
                 yield frame

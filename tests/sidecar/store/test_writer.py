@@ -1,15 +1,9 @@
 """Nothing that was put in is lost, doubled or left uncounted, whatever the database does (C28, C29)."""
 
 import dataclasses
-import os
-import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import count as count_from
 from math import inf, nan
@@ -18,10 +12,11 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from sqlalchemy import Table, select, text
+from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
 from support.postgres import Cluster, cluster
 from support.records import NOW, figures, record
+from support.stored import count, rows_of, wait_for, writing
 
 from alerts.model import Alert, Event, Happening, Status
 from sidecar.record import Acceptance, Arm, Outcome, Record
@@ -33,16 +28,6 @@ from sidecar.store.rows import MAX_RAW, MAX_TEXT, CountersRow, MovedToken, Simil
 from sidecar.store.writer import Writer
 
 
-@contextmanager
-def writing(database_url: str, **options: Any) -> Iterator[Writer]:
-    writer = Writer(database_url, max_age_s=0.02, **options)
-    writer.start()
-    try:
-        yield writer
-    finally:
-        writer.close(10)
-
-
 def stored(database_url: str) -> list[dict[str, Any]]:
     """All rows of up to one page, oldest first."""
     reader = Reader(database_url)
@@ -50,30 +35,6 @@ def stored(database_url: str) -> list[dict[str, Any]]:
         return reader.requests(Filters(), limit=500)["requests"][::-1]
     finally:
         reader.close()
-
-
-def rows_of(database_url: str, table: Table) -> list[dict[str, Any]]:
-    """All rows of a table, oldest first."""
-    engine = reading_engine(database_url)
-    with engine.begin() as connection:
-        rows = connection.execute(select(table).order_by(table.c.id)).mappings().all()
-    engine.dispose()
-    return [{name: value for name, value in row.items() if name != "id"} for row in rows]
-
-
-def count(database_url: str) -> int:
-    engine = reading_engine(database_url)
-    with engine.begin() as connection:
-        found: int = connection.execute(text("SELECT count(*) FROM requests")).scalar_one()
-    engine.dispose()
-    return found
-
-
-def wait_for(condition: Callable[[], bool], limit_s: float = 20) -> None:
-    end = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.01)
 
 
 def test_a_record_comes_back_as_it_was(database_url: str) -> None:
@@ -410,47 +371,3 @@ def test_postgresql_stores_utc_whatever_the_zone_of_the_session(postgres: Cluste
         writer.put(record(started_at=NOW))
     (row,) = stored(url)
     assert row["started_at"].timestamp() == NOW
-
-
-_WRITE_FOR_EVER = """
-import sys
-import time
-from support.records import record
-from sidecar.store.writer import Writer
-
-writer = Writer(sys.argv[1], max_age_s=0.001, batch_size=50)
-writer.start()
-told = False
-while True:
-    if writer.queue_length < 1000:
-        for _ in range(100):
-            writer.put(record())
-    time.sleep(0.001)
-    if writer.written > 1000 and not told:
-        print("writing", flush=True)
-        told = True
-"""
-
-
-def test_a_killed_process_leaves_a_sound_file(tmp_path: Path) -> None:
-    path = tmp_path / "a.db"
-    tests = Path(__file__).parents[2]
-    process = subprocess.Popen(
-        [sys.executable, "-c", _WRITE_FOR_EVER, f"sqlite:///{path}"],
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": f"{tests.parent}{os.pathsep}{tests}"},
-    )
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"writing\n"
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-    connection = sqlite3.connect(path)
-    assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-    (rows,) = connection.execute("SELECT count(*) FROM requests").fetchone()
-    connection.close()
-    assert rows > 1000
-    with writing(f"sqlite:///{path}") as writer:
-        writer.put(record(request_id="after"))
-    assert count(f"sqlite:///{path}") == rows + 1
