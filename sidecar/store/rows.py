@@ -206,7 +206,12 @@ def _number(value: float | None) -> float:
 
 
 def _list(values: tuple[int, ...] | None) -> object:
-    return NULL if values is None else json.encode(values).decode()
+    if values is None:
+        return NULL
+    if values and max(values) >= 1 << 63:
+        # JSON has room for it, but no sum over rows has.
+        raise OverflowError("a list has a number beyond 64 bits")
+    return json.encode(values).decode()
 
 
 def request_row(record: Record) -> Row:

@@ -92,7 +92,7 @@ class Writer:
         self._moved: Items[MovedToken] = Items("alignments", alignment_row)
         self._similarities: Items[SimilarityRow] = Items("similarities", similarity_row)
         self._counters: Items[CountersRow] = Items("counters", counters_row)
-        self._texts: Items[TextRow] = Items("texts", text_row, characters=lambda kept: len(kept.text))
+        self._texts: Items[TextRow] = Items("texts", text_row, characters=_length)
         self._audit: Items[AuditRow] = Items("audit", audit_row)
         self._all: tuple[Items[Any], ...] = (
             self._transitions,
@@ -355,6 +355,11 @@ class Writer:
                 self._to_spool()
         elif not self.spooled[1] and self._records.queued < self._batch_size:
             self._stop.wait(self._max_age_s)
+
+
+def _length(kept: TextRow) -> int:
+    # `put` never raises, whatever it is given; what is no text is refused later.
+    return len(kept.text) if isinstance(getattr(kept, "text", None), str) else 0
 
 
 #: Whose words are of no request, but for what PostgreSQL quotes of a row that it refuses.
