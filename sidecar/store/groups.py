@@ -82,6 +82,9 @@ class Group:
             for name, value in zip(NUMBERS, self.numbers, strict=True)
         }
         positions = list(zip_longest(self.rejected_at[:MOST_POSITIONS], self.reached[:MOST_POSITIONS]))
+        # As long as the longest draft of these requests: those of others may be longer.
+        while positions and positions[-1] == (None, None):
+            positions.pop()
         found["rejected_at"], found["reached"] = map(list, zip(*positions, strict=True)) if positions else (None, None)
         found["missing"] = dict(self.missing.most_common(MOST_REASONS)) or None
         for name, parts in zip(SKETCHES, self.parts, strict=True):
