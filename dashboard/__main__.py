@@ -33,7 +33,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--api",
         default=os.environ.get("SPECWATCH_API", DEFAULT_API),
-        help="admin address of the sidecar (%(default)s); a token is read from SPECWATCH_ADMIN_TOKEN",
+        help="admin address of the sidecar (%(default)s); a token is read from "
+        "SPECWATCH_ADMIN_TOKEN, or from SPECWATCH_ADMIN_READ_TOKEN, with which nothing can be switched",
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
     parser.add_argument("--port", type=int, default=8501, help="port to listen on (%(default)s)")

@@ -42,9 +42,12 @@ class Problem(Exception):
 class Client:
     """Safe to share between threads."""
 
-    def __init__(self, url: str = DEFAULT_API, token: str | None = None) -> None:
+    def __init__(self, url: str = DEFAULT_API, token: str | None = None, *, reads_only: bool = False) -> None:
+        """`reads_only`: the token is known to be one that orders nothing."""
         self.url = url.rstrip("/")
-        headers = {"authorization": f"Bearer {token}"} if token else {}
+        self.reads_only = reads_only
+        # As bytes: httpx refuses text that is not ASCII.
+        headers = {b"authorization": b"Bearer " + token.encode()} if token else {}
         # The sidecar is near: a proxy named in the environment is for other traffic.
         self._http = httpx.Client(headers=headers, timeout=TIMEOUT, trust_env=False)
 
@@ -111,7 +114,7 @@ class Client:
 
     def _refusal(self, name: str, response: httpx.Response) -> Problem:
         said = _message(response)
-        if response.status_code in (401, 403):
+        if response.status_code == 401:
             return Problem(Kind.UNAUTHORISED, f"The sidecar at {self.url} refused the admin token ({said}).")
         if response.status_code == 503:
             return Problem(Kind.DATABASE, f"The sidecar cannot read its database at the moment ({said}).")

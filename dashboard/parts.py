@@ -61,12 +61,13 @@ class Filters:
 
 
 @st.cache_resource(show_spinner=False)
-def _connect(url: str, token: str | None) -> Client:
-    return Client(url, token)
+def _connect(url: str, token: str | None, reading: str | None) -> Client:
+    return Client(url, token or reading, reads_only=token is None and reading is not None)
 
 
 def client() -> Client:
-    return _connect(os.environ.get("SPECWATCH_API") or DEFAULT_API, os.environ.get("SPECWATCH_ADMIN_TOKEN") or None)
+    tokens = [os.environ.get(f"SPECWATCH_ADMIN_{name}") or None for name in ("TOKEN", "READ_TOKEN")]
+    return _connect(os.environ.get("SPECWATCH_API") or DEFAULT_API, *tokens)
 
 
 def filters() -> Filters:
@@ -141,7 +142,10 @@ def problem(found: Problem) -> None:
         )
     elif found.kind is Kind.UNAUTHORISED:
         st.error(f"**The sidecar wants its admin token.** {plain(str(found))}", icon=":material/lock:")
-        st.markdown("Set `SPECWATCH_ADMIN_TOKEN` to the token of the sidecar and start the dashboard again:")
+        st.markdown(
+            "Set `SPECWATCH_ADMIN_TOKEN` to the token of the sidecar (`SPECWATCH_ADMIN_READ_TOKEN`: to the one that "
+            "only reads) and start the dashboard again:"
+        )
         st.code(f"SPECWATCH_ADMIN_TOKEN=… specwatch dashboard --api {url}", language="shell")
     elif found.kind is Kind.DATABASE:
         st.error(f"**No figures: the database is unavailable.** {plain(str(found))}", icon=":material/database:")

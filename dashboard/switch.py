@@ -24,7 +24,9 @@ def switch() -> None:
         except Problem as found:
             st.error(plain(str(found)))
             return
-        if now.can_fall_back:
+        if client().reads_only:
+            st.info("This dashboard only reads: to switch, start it with the control token in `SPECWATCH_ADMIN_TOKEN`.")
+        elif now.can_fall_back:
             _form(now)
         else:
             st.info(

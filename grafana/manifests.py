@@ -23,8 +23,8 @@ _MADE = "# Made by grafana/generate.py, so change it there, or with a patch of k
 _DEPLOYMENT_HEAD = f"""\
 {_MADE}# Before: build and push both images of grafana/Dockerfile and name them in kustomization.yaml; have a claim
 # `models` with target and draft; create the secret:
-#   kubectl create secret generic specwatch --from-literal=admin-token=… --from-literal=engine-token=… \\
-#     --from-literal=database-url=postgresql://…
+#   kubectl create secret generic specwatch --from-literal=admin-token=… --from-literal=admin-read-token=… \\
+#     --from-literal=engine-token=… --from-literal=database-url=postgresql://…
 # vLLM listens on loopback, so that nobody passes the sidecar by; it is asked whether it is ready through the sidecar.
 # The sidecar's socket lets in its own user and root, which vLLM's image runs as.
 """
@@ -59,10 +59,10 @@ def files() -> dict[str, str]:
 
 
 def _compose_prometheus() -> str:
-    """prometheus.yml with the names of compose.yaml in place of loopback, and the token."""
+    """prometheus.yml with the names of compose.yaml in place of loopback, and the token that reads."""
     config = yaml.safe_load((_HERE / "prometheus.yml").read_text(encoding="utf-8"))
     sidecar, vllm = config["scrape_configs"]
-    sidecar["authorization"] = {"credentials_file": "/run/secrets/admin_token"}
+    sidecar["authorization"] = {"credentials_file": "/run/secrets/admin_read_token"}
     sidecar["static_configs"] = [{"targets": ["sidecar:8001"]}]
     vllm["static_configs"] = [{"targets": ["host.docker.internal:8200"]}]
     config["alerting"]["alertmanagers"][0]["static_configs"] = [{"targets": ["alertmanager:9093"]}]
@@ -125,6 +125,7 @@ def _sidecar() -> dict[str, Any]:
             {"name": "SPECWATCH_ENGINE_EVENTS", "value": f"{_EVENTS}/engine.sock"},
             {"name": "SPECWATCH_INSTANCE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
             _secret("SPECWATCH_ADMIN_TOKEN", "admin-token"),
+            _secret("SPECWATCH_ADMIN_READ_TOKEN", "admin-read-token"),
             _secret("SPECWATCH_ENGINE_TOKEN", "engine-token"),
             _secret("SPECWATCH_DATABASE_URL", "database-url"),
         ],
@@ -192,7 +193,7 @@ def _service_monitor() -> dict[str, Any]:
         "port": "admin",
         "path": "/metrics",
         "interval": "15s",
-        "authorization": {"type": "Bearer", "credentials": {"name": NAME, "key": "admin-token"}},
+        "authorization": {"type": "Bearer", "credentials": {"name": NAME, "key": "admin-read-token"}},
     }
     return {
         "apiVersion": "monitoring.coreos.com/v1",

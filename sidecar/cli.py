@@ -115,7 +115,7 @@ def dashboard(
     ] = "http://127.0.0.1:8001",
     listen: Annotated[str, typer.Option(help="Where to serve the pages.")] = "127.0.0.1:8501",
 ) -> None:
-    """The dashboard alone. The admin token, if there is one, comes from SPECWATCH_ADMIN_TOKEN."""
+    """The dashboard alone. A token comes from SPECWATCH_ADMIN_TOKEN, or SPECWATCH_ADMIN_READ_TOKEN to read only."""
     try:
         host, port = split_address(listen)
     except ValueError:

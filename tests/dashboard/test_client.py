@@ -28,6 +28,11 @@ def test_reads_every_endpoint(api):
     assert api.seen[1][2] == {"window": "1h", "step": "1m"}
 
 
+def test_a_token_that_is_not_ascii(api):
+    Client(api.url, token="schlüssel").fallback()
+    assert api.seen[0][3].encode("latin-1").decode() == "Bearer schlüssel"
+
+
 def test_no_token_no_header(api):
     Client(api.url).fallback()
     assert api.seen[0][3] is None
@@ -49,6 +54,8 @@ def error(status, message):
     [
         (error(401, "missing bearer token"), Kind.UNAUTHORISED, "401 Unauthorized: missing bearer token"),
         (error(503, "database is locked."), Kind.DATABASE, "database is locked)."),
+        (error(403, "this needs the token of admin_token"), Kind.REFUSED, "403 Forbidden: this needs the token"),
+        (error(429, "too many requests"), Kind.REFUSED, "429 Too Many Requests"),
         (error(409, "no autoregressive upstream"), Kind.REFUSED, "no autoregressive upstream"),
         (error(404, "not found"), Kind.UNEXPECTED, "404 Not Found"),
         ((500, b"Internal Server Error"), Kind.UNEXPECTED, "500 Internal Server Error"),

@@ -17,6 +17,7 @@ APP = Path(dashboard.__file__).parent / "pages" / "run.py"
 def now(api, monkeypatch):
     monkeypatch.setenv("SPECWATCH_API", api.url)
     monkeypatch.delenv("SPECWATCH_ADMIN_TOKEN", raising=False)
+    monkeypatch.delenv("SPECWATCH_ADMIN_READ_TOKEN", raising=False)
     return AppTest.from_file(APP, default_timeout=60)
 
 
@@ -234,6 +235,23 @@ def test_a_refused_switch_says_why(now, api):
     at.button(key="switch_yes").click().run()
     assert "Not switched." in said(at)
     assert "the autoregressive upstream is down" in said(at)
+
+
+def test_a_dashboard_that_only_reads_says_what_it_takes_to_switch(now, api, monkeypatch):
+    monkeypatch.setenv("SPECWATCH_ADMIN_READ_TOKEN", "read-it")
+    at = now.run()
+    assert "This dashboard only reads" in said(at)
+    assert "SPECWATCH_ADMIN_TOKEN" in said(at)
+    assert "switch_ask" not in {button.key for button in at.button}
+    assert {seen[3] for seen in api.seen} == {"Bearer read-it"}
+    monkeypatch.setenv("SPECWATCH_ADMIN_TOKEN", "order-it")
+    api.put = lambda _: (403, {"error": {"message": "this needs the token of admin_token"}})
+    at = now.run()
+    at.segmented_control(key="switch_mode").set_value("autoregressive").run()
+    at.button(key="switch_ask").click().run()
+    at.button(key="switch_yes").click().run()
+    assert "Not switched." in said(at)
+    assert "this needs the token of admin_token" in said(at)
 
 
 def test_nothing_to_switch_to(now, api, sample):

@@ -43,7 +43,8 @@ FILE, SCRAPES, SOURCES = "compose.yaml", "prometheus-compose.yml", "provisioning
             "SPECWATCH_ADMIN: 127.0.0.1:8001",
             "admin 127.0.0.1:8001 is not published",
         ),
-        (FILE, "SPECWATCH_ADMIN_TOKEN: $", "# $", "set admin_token"),
+        (FILE, "      SPECWATCH_ADMIN_", "      # ", "set admin_token"),
+        (FILE, "SPECWATCH_ADMIN_READ_TOKEN:?", "SPECWATCH_ADMIN_TOKEN:?", "must be another than admin_token"),
         (FILE, "${SPECWATCH_ADMIN_TOKEN:?any long random text, for the admin port}", "secret", "in the open"),
         (FILE, "${SPECWATCH_DATABASE_PASSWORD:?}@", "specwatch@", "SPECWATCH_DATABASE_URL is in the open"),
         (FILE, "${GRAFANA_ADMIN_PASSWORD:?for the user admin}", "${GRAFANA_ADMIN_PASSWORD:-admin}", "may be empty"),
@@ -54,13 +55,13 @@ FILE, SCRAPES, SOURCES = "compose.yaml", "prometheus-compose.yml", "provisioning
         (FILE, "./dashboards:/etc/grafana/dashboards:ro", "./dashboards:/etc/grafana/dashboards", "can be written"),
         (FILE, "./dashboards:/etc/grafana/dashboards:ro", "./dashboards:/dashboards:ro", "nothing is mounted at"),
         (FILE, "# - ./provisioning/alerting", "- ./provisioning/alerting", "each is told twice"),
-        (FILE, "    secrets:\n      - admin_token\n", "", "sends another token"),
-        (FILE, "environment: SPECWATCH_ADMIN_TOKEN", "environment: ADMIN_TOKEN", "sends another token"),
+        (FILE, "    secrets:\n      - admin_read_token\n", "", "sends another token"),
+        (FILE, "environment: SPECWATCH_ADMIN_READ_TOKEN", "environment: SPECWATCH_ADMIN_TOKEN", "sends another token"),
         (FILE, "--config.file=/etc/prometheus/prometheus.yml", "--config.file=/p.yml", "nothing is mounted at /p.yml"),
         (FILE, "      postgres:\n        condition", "      database:\n        condition", "no service database"),
         (SCRAPES, "sidecar:8001", "sidecar:9001", "no sidecar:9001"),
         (SCRAPES, "alertmanager:9093", "alerts:9093", "no alerts:9093"),
-        (SCRAPES, "/run/secrets/admin_token", "/run/secrets/token", "sends another token"),
+        (SCRAPES, "/run/secrets/admin_read_token", "/run/secrets/token", "sends another token"),
         (SOURCES, "http://prometheus:9090", "http://127.0.0.1:9090", "is no service"),
     ],
 )
@@ -77,7 +78,12 @@ def test_mutations_are_caught(file: str, old: str, new: str, said: str, tmp_path
 
 def test_what_has_no_default_is_what_the_comment_asks_for() -> None:
     needed = {name for name, refused in variables(COMPOSE.read_text()).items() if refused}
-    assert needed == {"SPECWATCH_DATABASE_PASSWORD", "SPECWATCH_ADMIN_TOKEN", "GRAFANA_ADMIN_PASSWORD"}
+    assert needed == {
+        "SPECWATCH_DATABASE_PASSWORD",
+        "SPECWATCH_ADMIN_TOKEN",
+        "SPECWATCH_ADMIN_READ_TOKEN",
+        "GRAFANA_ADMIN_PASSWORD",
+    }
 
 
 def test_variables_are_put_in_as_compose_does() -> None:
@@ -90,7 +96,7 @@ def test_variables_are_put_in_as_compose_does() -> None:
 def test_promtool_takes_both_configurations(tmp_path: Path) -> None:
     for name in ("prometheus.yml", "prometheus-compose.yml"):
         shutil.copy(ROOM / "rules.yml", tmp_path)
-        text = (ROOM / name).read_text().replace("/run/secrets/admin_token", str(tmp_path / "token"))
+        text = (ROOM / name).read_text().replace("/run/secrets/admin_read_token", str(tmp_path / "token"))
         (tmp_path / "token").write_text("x")
         (tmp_path / name).write_text(text)
         code, words = run("promtool", "check", "config", tmp_path / name)

@@ -52,7 +52,7 @@ DEPLOYMENT, MONITOR, RULE = "deployment.yaml", "servicemonitor.yaml", "prometheu
         (MONITOR, "port: admin", "port: metrics", "no port metrics"),
         (MONITOR, "port: admin", "port: http", "of the admin port"),
         (MONITOR, "endpoints:", "endpoint:", "'endpoint' was unexpected"),
-        (MONITOR, "key: admin-token", "key: engine-token", "sends another token"),
+        (MONITOR, "key: admin-read-token", "key: admin-token", "sends another token"),
         (MONITOR, "interval: 15s", "interval: 15", "is not of type 'string'"),
         (
             MONITOR,

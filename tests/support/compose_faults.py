@@ -65,7 +65,8 @@ def filled(text: str, values: Mapping[str, str]) -> str:
 
 
 def environment(service: Compose) -> dict[str, str]:
-    values = dict.fromkeys(variables(json.dumps(service)), "x")
+    # No two tokens may be one.
+    values = {name: name if name.endswith("_TOKEN") else "x" for name in variables(json.dumps(service))}
     defaults = {name: "" for name in values if f"${{{name}:-" in json.dumps(service)}
     return {name: filled(str(value), values | defaults) for name, value in service.get("environment", {}).items()}
 
@@ -162,8 +163,10 @@ def _scrapes(compose: Compose, folder: Path) -> Iterator[str]:
     token = jobs["specwatch"].get("authorization", {}).get("credentials_file", "")
     given = [secret for secret in prometheus.get("secrets", ()) if token == f"/run/secrets/{secret}"]
     source = compose["secrets"][given[0]].get("environment") if given else None
-    if source is None or f"${{{source}:" not in services["sidecar"]["environment"].get("SPECWATCH_ADMIN_TOKEN", ""):
-        yield "prometheus: sends another token than the sidecar takes, or none"
+    if source is None or f"${{{source}:" not in services["sidecar"]["environment"].get(
+        "SPECWATCH_ADMIN_READ_TOKEN", ""
+    ):
+        yield "prometheus: sends another token than the sidecar reads by, or none"
 
 
 def _grafana(compose: Compose, folder: Path) -> Iterator[str]:

@@ -176,8 +176,8 @@ def _secrets(pod: Document, monitor: Document, text: str) -> Iterator[str]:
         if ref["name"] != "specwatch" or f"--from-literal={ref['key']}=" not in text:
             yield f"{name}: nobody is told to create {ref['name']}/{ref['key']}"
     given = {name: ref["key"] for name, ref in refs}
-    if given.get("SPECWATCH_ADMIN_TOKEN") != given["ServiceMonitor"]:
-        yield "ServiceMonitor: sends another token than the admin port takes"
+    if given.get("SPECWATCH_ADMIN_READ_TOKEN") != given["ServiceMonitor"]:
+        yield "ServiceMonitor: sends another token than the admin port reads by"
     for container in _containers(pod):
         for each in container["env"]:
             if "value" in each and each["name"].endswith(("_TOKEN", "_URL")):
