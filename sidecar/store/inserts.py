@@ -15,6 +15,7 @@ from msgspec import json
 from sqlalchemy import Connection, Dialect, Engine, Table
 from sqlalchemy.exc import DBAPIError, StatementError
 
+from .partitions import ensure
 from .rows import TABLE_COLUMNS, Row
 from .schema import metadata
 
@@ -37,6 +38,7 @@ PAUSE_S = 50e-6
 #: Rows a statement on SQLite takes. Few sizes, so that the driver keeps each statement prepared.
 _SIZES = (128, 32, 16, 8, 4, 2, 1)
 
+_STARTED_AT = TABLE_COLUMNS["requests"].index("started_at")
 #: Tables that have rollups, and the times of their rows.
 _TIMES = {"requests": "started_at", "similarities": "at"}
 _MARK = (
@@ -105,6 +107,8 @@ def _insert_sqlite(connection: Connection, statements: dict[int, str], table: st
 def _insert_postgresql(connection: Connection, statements: dict[int, str], table: str, rows: Iterable[Row]) -> None:
     waiting, names = iter(rows), TABLE_COLUMNS[table]
     while part := list(islice(waiting, at_a_time(table))):
+        if table == "requests":
+            ensure(connection, {str(row[_STARTED_AT])[:10] for row in part})
         objects = [dict(zip(names, row, strict=True)) for row in part]
         connection.exec_driver_sql(statements[0], {"rows": json.encode(objects).decode()})
 

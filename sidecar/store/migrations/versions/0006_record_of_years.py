@@ -1,4 +1,7 @@
-"""Tables of texts, orders, rollups and shared decisions; `truncated_steps` of each request."""
+"""Tables of texts, orders, rollups and shared decisions; `truncated_steps` of each request.
+
+On PostgreSQL `requests` is partitioned by day; the table that was there becomes the partition of all before some day.
+"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -16,6 +19,8 @@ _TIME = sa.DateTime(timezone=True)
 
 def upgrade() -> None:
     op.add_column("requests", sa.Column("truncated_steps", sa.BigInteger))
+    if op.get_bind().dialect.name == "postgresql":
+        _partition()
     op.create_table(
         "texts",
         sa.Column("id", _ID, primary_key=True),
@@ -131,11 +136,42 @@ def _all_due(table: str, time: str) -> None:
     )
 
 
+def _partition() -> None:
+    """No row is copied: the table is attached as it is. What is built is its primary key."""
+    until, name, rows = (
+        op.get_bind()
+        .execute(
+            sa.text(
+                "SELECT to_char(until, 'FMYYYY-MM-DD'), 'requests_before_' || to_char(until, 'FMYYYYMMDD'), rows FROM ("
+                "SELECT date_trunc('day', greatest(now(), max(started_at)) AT TIME ZONE 'UTC') + interval '2 days' "
+                "AS until, count(*) AS rows FROM (SELECT started_at FROM requests ORDER BY started_at DESC LIMIT 1) "
+                "AS newest) AS bounds"
+            )
+        )
+        .one()
+    )
+    op.execute(f"ALTER TABLE requests RENAME TO {name}")
+    for index in ("uq_requests_request", "ix_requests_speculated"):
+        op.execute(f"ALTER INDEX {index} RENAME TO {index}_before")
+    # It takes the parent's, which must have the time in it.
+    op.execute(f"ALTER TABLE {name} DROP CONSTRAINT requests_pkey")
+    op.execute(f"CREATE TABLE requests (LIKE {name} INCLUDING DEFAULTS) PARTITION BY RANGE (started_at)")
+    op.execute("ALTER SEQUENCE requests_id_seq OWNED BY requests.id")
+    op.create_primary_key("requests_pkey", "requests", ["id", "started_at"])
+    op.create_index("uq_requests_request", "requests", ["started_at", "request_id", "instance"], unique=True)
+    op.create_index(
+        "ix_requests_speculated",
+        "requests",
+        ["started_at"],
+        postgresql_where=sa.text("acceptance_quality = 'ok' AND draft_tokens > 0"),
+    )
+    if rows:
+        op.execute(
+            f"ALTER TABLE requests ATTACH PARTITION {name} FOR VALUES FROM (MINVALUE) TO ('{until} 00:00:00+00')"
+        )
+    else:
+        op.execute(f"DROP TABLE {name}")
+
+
 def downgrade() -> None:
-    op.drop_table("shared_states")
-    op.drop_table("rollups_due")
-    op.drop_table("similarity_rollups")
-    op.drop_table("rollups")
-    op.drop_table("audit")
-    op.drop_table("texts")
-    op.drop_column("requests", "truncated_steps")
+    raise NotImplementedError("what is in partitions and rollups has no place in the tables before: restore a backup")
