@@ -62,6 +62,52 @@ async def test_the_admin_port_names_its_setting(tmp_path: Path) -> None:
         recorder(tmp_path, database_url="mysql://h/d")
 
 
+async def test_a_spool_that_cannot_be_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    taken = tmp_path / "specwatch-spool"
+    taken.touch()
+    with pytest.raises(SettingsError, match=f"^spool: {taken}: File exists; name a folder .* or set spool_mb to 0$"):
+        recorder(tmp_path, spool="specwatch-spool")
+    assert "spool" not in caplog.text
+    # Nobody asked for it.
+    made = recorder(tmp_path)
+    made.start()
+    assert f"spool: {taken}: File exists; while the database is away" in caplog.text
+    made.tap.sink(record())
+    await made.stop()
+    assert made.writer.written == 1
+    taken.unlink()
+    made = recorder(tmp_path, spool_mb=0)
+    made.start()
+    await made.stop()
+    assert not taken.exists()
+
+
+async def test_c29_metrics_tell_what_is_spooled(tmp_path: Path) -> None:
+    folder = tmp_path / "volume"
+    made = recorder(tmp_path, database_url=f"sqlite:///{folder}/a.db", spool=tmp_path / "spool")
+    folder.rmdir()
+    made.start()
+    for _ in range(3):
+        made.tap.sink(record())
+    await until(lambda: made.writer.spooled[0] == 3)
+    told = made.metrics.render().decode()
+    assert "\nspecwatch_spool_records 3.0\n" in told
+    assert "\nspecwatch_writer_queue_length 3.0\n" in told
+    assert f"\nspecwatch_spool_bytes {float(made.writer.spooled[1])}\n" in told
+    for stage in ("queue", "spool", "refused"):
+        assert f'\nspecwatch_records_dropped_total{{stage="{stage}"}} 0.0\n' in told
+    folder.mkdir()
+    await made.stop()
+    again = recorder(tmp_path, database_url=f"sqlite:///{folder}/a.db", spool=tmp_path / "spool")
+    again.start()
+    await until(lambda: again.writer.written == 3)
+    assert again.writer.spooled == (0, 0)
+    await again.stop()
+
+
 async def test_a_cap_before_the_database_comes_does_not_hide_the_order_in_force(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

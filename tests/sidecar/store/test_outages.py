@@ -363,6 +363,29 @@ def test_a_disk_that_refuses_leaves_rows_in_memory_up_to_the_limit(tmp_path: Pat
     assert len(found) == writer.written
 
 
+def test_what_is_on_disk_goes_before_what_is_in_memory(database_url: str, tmp_path: Path) -> None:
+    writer = Writer(database_url, capacity=100, batch_size=128, spool=Spool(tmp_path / "spool", ROOM, database_url))
+    for number in range(700):
+        writer.put(numbered(number))
+        if number % 50 == 49:
+            writer._to_spool()
+    for number in range(700, 710):
+        writer.put(numbered(number))
+    writer._work()
+    assert writer.written == 150
+    assert writer.queue_length == 560
+    # More than half of what may wait in memory: it queues up on disk.
+    for number in range(710, 770):
+        writer.put(numbered(number))
+    writer._work()
+    assert writer._in_memory() == 0
+    writer.start()
+    wait_for(lambda: writer.queue_length == 0)
+    writer.close(10)
+    assert writer.dropped == 0
+    assert request_ids(database_url) == ids(0, 770)
+
+
 def test_without_a_spool_the_oldest_go(tmp_path: Path) -> None:
     writer = Writer(f"sqlite:///{tmp_path}/absent/a.db", capacity=10)
     for number in range(30):
