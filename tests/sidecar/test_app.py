@@ -214,6 +214,37 @@ async def test_the_token_guards_what_tells_and_what_switches(tmp_path: Path) -> 
             assert (await made.get("/metrics", authorization="Bearer hush")).status_code == 200
 
 
+async def test_commands_read_with_either_token_and_order_with_one(tmp_path: Path) -> None:
+    tokens = {"SPECWATCH_ADMIN_TOKEN": "order-it-schlüssel", "SPECWATCH_ADMIN_READ_TOKEN": "read-it"}
+    async with running(replying(json_reply({}))) as upstream:
+        async with sidecar(tmp_path, upstream.url, **tokens) as made:
+            there = {"SPECWATCH_ADMIN": made.admin.removeprefix("http://")}
+            control, reading = ({name: value} | there for name, value in tokens.items())
+            for given in (control, reading):
+                code, said = await run("status", "--json", **given)
+                assert (code, '"fallback"' in said) == (0, True), said
+            for given, words in ((reading, "this needs the token of admin_token"), (there, "wants a token")):
+                code, said = await run("fallback", "speculative", **given)
+                assert (code, words in said, "SPECWATCH_ADMIN_READ_TOKEN" in said) == (1, True, False), said
+            code, said = await run("fallback", "speculative", "--reason", "drill", **control)
+            assert (code, "drill" in said) == (0, True), said
+            code, said = await run("status", SPECWATCH_ADMIN_TOKEN="old", **there)
+            assert (code, "wants another token" in said, "SPECWATCH_ADMIN_READ_TOKEN" in said) == (1, True, True), said
+            right = {b"authorization": b"Bearer " + tokens["SPECWATCH_ADMIN_TOKEN"].encode()}
+            told: list[dict[str, str]] = []
+            async with asyncio.timeout(20), httpx.AsyncClient(trust_env=False) as client:
+                while len(told) < 3:
+                    await asyncio.sleep(0.1)
+                    told = (await client.get(f"{made.admin}/api/v1/audit", headers=right)).json()["entries"]
+            assert {(each["status"], each["scope"], each["detail"]) for each in told} == {
+                (403, "read", "read_only_token"),
+                (401, "none", "invalid_api_key"),
+                (200, "control", "mode=speculative: drill"),
+            }
+            said = await made.stop()
+            assert not [token for token in tokens.values() if token in said]
+
+
 async def run(*arguments: str, **environment: str) -> tuple[int, str]:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
