@@ -29,6 +29,8 @@ FAILED_SHARE = 0.5
 GOOD_PROBES, BAD_PROBES = 5, 3
 #: A round ends after so many times the probes it takes: figures do not come.
 MOST_PROBES = 4
+#: Doublings of the dwell that are counted: a float holds no 2**1024, which drafts that stay bad come to in weeks.
+MOST_DOUBLINGS = 63
 #: Pairs of texts before their similarity decides.
 SIMILAR_PAIRS = 50
 
@@ -199,7 +201,7 @@ class Circuit:
     def restore(self, state: State, at: float, trigger: Trigger, reason: str, evidence: Evidence) -> None:
         """Be as before a restart. A round of probes begins anew."""
         level = evidence.get("level")
-        self._level = level if isinstance(level, int) and 0 <= level < 64 else 0
+        self._level = min(level, MOST_DOUBLINGS) if isinstance(level, int) and level >= 0 else 0
         known = {each.value: each for each in Trigger}
         self._opened_by = known.get(str(evidence.get("opened_by")), Trigger.ACCEPTANCE)
         self._dwell_s = self._dwell()
@@ -320,7 +322,7 @@ class Circuit:
     def _fall_back(self, now: float, trigger: Trigger, reason: str, evidence: Evidence) -> Change:
         # The first time, and after a return that lasted, the dwell is the shortest. That it was held does not count.
         lasted = self.trigger is not Trigger.PROBES or now - self._held_until >= self._dwell_s
-        self._level = 0 if lasted else self._level + 1
+        self._level = 0 if lasted else min(self._level + 1, MOST_DOUBLINGS)
         self._opened_by = trigger
         return self._stand_back(now, trigger, reason, evidence)
 
@@ -382,7 +384,7 @@ class Circuit:
         return self._probes_failed(now, Trigger.NO_DATA, reason)
 
     def _probes_failed(self, now: float, trigger: Trigger, reason: str, evidence: Evidence | None = None) -> Change:
-        self._level += 1
+        self._level = min(self._level + 1, MOST_DOUBLINGS)
         return self._stand_back(now, trigger, reason, self._figures() | {"probes": self._probes} | (evidence or {}))
 
     # ---- both

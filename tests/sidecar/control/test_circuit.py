@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.traffic import accepting
 
-from sidecar.control.circuit import Change, Circuit, Readings, Rules, State, Trigger
+from sidecar.control.circuit import MOST_DOUBLINGS, Change, Circuit, Readings, Rules, State, Trigger
 from sidecar.record import Acceptance, Arm, Outcome, Record
 
 START = 1_800_000_000.0
@@ -478,3 +478,18 @@ def test_a_healthy_draft_is_let_be(p: float) -> None:
             run.ask(own, draft_tokens=chance.choice([40, 80, 160]))
         switched += bool(run.changes)
     assert switched <= (4 if p < 0.75 else 0)
+
+
+def test_drafts_that_stay_bad_for_months_are_probed_all_the_time() -> None:
+    run = Run(probes=5, min_requests=5, min_draft_tokens=50, dwell_s=10, dwell_max_s=20, window=10)
+    run.ask(0.1, 20)
+    for _ in range(1100):
+        run.wait(20)
+        run.ask(0.1, 5)
+    assert run.told[-2:] == [(PROBING, Trigger.DWELL), (AR, Trigger.PROBES)]
+    assert len(run.changes) == 2201
+    level = run.changes[-1].evidence["level"]
+    assert (level, run.changes[-1].evidence["dwell_s"]) == (MOST_DOUBLINGS, 20)
+    # What a restart finds, also of a version that counted on.
+    run.circuit.restore(AR, run.now, Trigger.PROBES, "p 0.1", {"level": 700})
+    assert run.circuit.until == run.now + 20
