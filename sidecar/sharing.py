@@ -155,7 +155,8 @@ class Sharing:
             try:
                 theirs = await work
             except Exception as error:
-                self._lost(" ".join(str(getattr(error, "orig", None) or error).split())[:300])
+                # What the driver says; what it quotes of a row would come in further lines.
+                self._lost(str(getattr(error, "orig", None) or type(error).__name__).partition("\n")[0][:300])
                 return
             self._reached()
             if theirs is not None:

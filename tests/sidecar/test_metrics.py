@@ -207,6 +207,12 @@ def test_alignment_is_told_once_it_is_known() -> None:
         assert (read[aligned], read[total]) == (holds, 3)
 
 
+def test_a_fleet_is_told_of_where_there_is_one() -> None:
+    assert ("specwatch_fleet_up",) not in samples(made())
+    for up in (True, False):
+        assert samples(made(dataclasses.replace(LIVE, fleet_up=up)))[("specwatch_fleet_up",)] == up
+
+
 def test_the_state_is_one_hot() -> None:
     read = samples(made())
     assert read["specwatch_fallback_state", "state=speculative"] == 1

@@ -359,3 +359,44 @@ def test_an_order_makes_what_was_decided_before_it_void() -> None:
     assert fallback.in_force == Decision(Mode.AUTO, SPEC, START + 1, "over")
     fallback.restore(Decision(Mode.SPECULATIVE, SPEC, START - 1, "stay"), [before])
     assert arms(fallback) == {Arm.SPECULATIVE}
+
+
+# ---- in a fleet
+
+
+def test_what_another_has_decided_is_adopted_as_a_change_of_what_held_here() -> None:
+    world = World(switch(slices=["scenario"]))
+    world.serve(0.9, 50, scenario="a")
+    evidence: dict[str, object] = {"dwell_s": 240.0, "level": 2, "opened_by": "acceptance"}
+    theirs = Change("scenario=a", PROBING, AR, world.now - 5, Trigger.PROBES, "p 0.5", evidence)
+    (change,) = world.fallback.adopt(theirs)
+    assert (change.before, change.after, change.at) == (SPEC, AR, world.now - 5)
+    (circuit,) = world.fallback.open_slices
+    assert circuit.until == world.now - 5 + 240
+    # The same again is no change, but the newest figures count.
+    assert world.fallback.adopt(Change("scenario=a", AR, AR, world.now, Trigger.PROBES, "p 0.4", evidence)) == []
+    assert (circuit.reason, circuit.since) == ("p 0.4", world.now)
+    # Its round of probes is this one's, which judges its own.
+    world.fallback.adopt(Change("scenario=a", AR, PROBING, world.now, Trigger.DWELL, "over", evidence))
+    assert arms(world.fallback, slices={"scenario": "a"}) == {Arm.PROBE, Arm.AUTOREGRESSIVE}
+    while circuit.state is PROBING:
+        world.serve(0.2, scenario="a")
+    assert [(each.after, each.evidence["level"]) for each in world.changes] == [(AR, 3)]
+
+
+def test_what_is_not_watched_here_or_goes_by_an_order_is_not_adopted() -> None:
+    fallback = switch(slices=["scenario"])
+    change = Change("temperature=0", SPEC, AR, START, Trigger.ACCEPTANCE, "p 0.4", {})
+    assert fallback.adopt(change) == []
+    assert not fallback.open_slices
+    fallback.set_mode(Mode.SPECULATIVE, "we know", START)
+    assert fallback.adopt(Change("", SPEC, AR, START + 1, Trigger.ACCEPTANCE, "p 0.4", {})) == []
+    assert fallback.in_force.state is SPEC
+
+
+def test_what_is_adopted_and_cannot_be_carried_out_is_not_in_force() -> None:
+    fallback = switch(second=False)
+    (change,) = fallback.adopt(Change("", SPEC, AR, START, Trigger.ACCEPTANCE, "p 0.4", {}))
+    assert change.after is AR
+    assert fallback.in_force.state is SPEC
+    assert NOWHERE in fallback.in_force.reason
