@@ -18,7 +18,7 @@ from sidecar.store.cursor import BadCursor
 from sidecar.store.queries import DatabaseUnavailable
 from sidecar.store.source import TooManyRows
 
-from . import alerts, audit, engine, errors, models, windows
+from . import alerts, audit, engine, errors, models, texts, windows
 from .auth import NEEDS_CONTROL, Guard, Tokens
 from .deps import ApiDeps
 from .params import DraftsQuery, PageQuery, RowQuery, SeriesParams, SeriesQuery, StepQuery, SummaryQuery
@@ -34,6 +34,7 @@ def create_app(deps: ApiDeps) -> FastAPI:
     errors.install(app)
     app.add_middleware(Guard, deps=deps, tokens=tokens)
     app.include_router(_health(deps))
+    app.include_router(texts.router(deps), prefix="/api/v1", dependencies=[NEEDS_CONTROL])
     app.include_router(_figures(deps), prefix="/api/v1")
     app.include_router(_drafts(deps), prefix="/api/v1")
     app.include_router(_fallback(deps), prefix="/api/v1")

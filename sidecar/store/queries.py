@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from . import alerts, audit, pages, summary
+from . import alerts, audit, pages, summary, texts
 from .engine import READ_TIMEOUT_S, reading_engine
 from .expressions import Filters
 from .latency import latency_series
@@ -107,6 +107,11 @@ class Reader:
         """
         with self._connect() as connection:
             return pages.find(connection, request_id, until)
+
+    def texts(self, row: dict[str, Any]) -> list[dict[str, Any]]:
+        """`StoredText`s of a `RequestRow`."""
+        with self._connect() as connection:
+            return texts.of_request(connection, row)
 
     def transitions(self, limit: int = MAX_TRANSITIONS, instance: str | None = None) -> list[dict[str, Any]]:
         """`Transition` rows, newest first; of all instances unless one is named."""

@@ -221,7 +221,9 @@ def _grouped(rows: CTE, dimension: str, values: "_Values", number: int) -> Selec
         "listed_steps": func.sum(c["verify_steps"]).filter(c["listed"].is_not(None)),
     }
     keys = {name: c[name] for name in ("minute", "block", "upstream", "arm", "outcome")}
-    more = {"bucket": c[dimension]} if dimension else {name: c[name] for name in NAMES[3:]}
+    more = {name: c[name] for name in (("num_speculative_tokens",) if dimension else NAMES[3:])}
+    if dimension:
+        more["bucket"] = c[dimension]
     kinds = {"num_speculative_tokens": Integer}
     absent = {name: cast(null(), kinds.get(name, Text)) for name in KEY}
     key = absent | {name: column for name, column in (keys | more).items() if name in absent}

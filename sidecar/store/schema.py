@@ -256,7 +256,7 @@ rollups = Table(
     Column("span_s", Integer, nullable=False),
     Column("at", UtcDateTime, nullable=False),
     # Empty: a row per combination of the names below. whole: one row for all requests. temperature, prompt_length,
-    # concurrency: a row per upstream, arm, outcome and `bucket`, all else is null there.
+    # concurrency: a row per upstream, arm, outcome, k and `bucket`, all else is null there.
     Column("dimension", Text, nullable=False),
     Column("bucket", Text),
     Column("upstream", Text),

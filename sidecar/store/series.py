@@ -58,9 +58,7 @@ def acceptance_rows(source: Source) -> tuple[list[ColumnElement[Any]], Condition
     """Sums and conditions of what counts in p."""
     if source.pieces is None:
         return ACCEPTANCE, [*source.rows(), counted]
-    # Only these tell k, which is answered for every point.
-    dimension = source.dimension if source.by in ("temperature", "prompt_length", "concurrency") else ""
-    return ROLLED_ACCEPTANCE, [*source.rollups(dimension), _rolled.counted > 0]
+    return ROLLED_ACCEPTANCE, [*source.rollups(source.dimension), _rolled.counted > 0]
 
 
 def acceptance_series(connection: Connection, source: Source) -> dict[str, Any]:
@@ -80,14 +78,17 @@ def truncation_series(connection: Connection, source: Source) -> dict[str, Any]:
     else:
         where = [*source.rollups(source.dimension), _rolled.listed > 0]
         steps, rejected_at, reached = _rolled.listed_steps, _rolled.rejected_at, _rolled.reached
-    number = connection.scalar(select(_positions(connection, source)).where(*where)) or 0
-    elements = [sum_at(connection, column, i) for column in (rejected_at, reached) for i in range(number)]
+    most = connection.scalar(select(_positions(connection, source)).where(*where)) or 0
+    elements = [sum_at(connection, column, i) for column in (rejected_at, reached) for i in range(most)]
     sums: list[ColumnElement[Any]] = [func.sum(steps).label("verify_steps"), *elements]
-    points = []
-    for row in connection.execute(_grouped(source, connection, where, sums, _rolled.listed)):
-        counts = [None if value is None else int(value) for value in row[len(row) - 2 * number :]]
-        found = figures.truncation(row.verify_steps, counts[:number], counts[number:])
-        points.append(point(source, row) | found)
+    rows = connection.execute(_grouped(source, connection, where, sums, _rolled.listed)).all()
+    lists = [[None if value is None else int(value) for value in row[len(row) - 2 * most :]] for row in rows]
+    # Lists of rollups may end in positions that none of these requests drafted.
+    number = max((i + 1 - most for each in lists for i in range(most, len(each)) if each[i] is not None), default=0)
+    points = [
+        point(source, row) | figures.truncation(row.verify_steps, each[:number], each[most : most + number])
+        for row, each in zip(rows, lists, strict=True)
+    ]
     total = figures.truncation_total(points, number)
     return {
         **series(source, points),

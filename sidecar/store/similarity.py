@@ -5,9 +5,9 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, func, literal, select
 
-from . import sketch
 from .expressions import step_start, utc
 from .schema import similarities, similarity_rollups
+from .sketched import fetched, quantile
 from .source import SIMILARITIES, Source, in_pieces
 
 _s = similarities.c
@@ -54,20 +54,19 @@ def _of_rollups(connection: Connection, source: Source) -> list[dict[str, Any]]:
     sums = [_rolled[name] for name in ("pairs", "total", *_LEVELS, "scores")]
     where = in_pieces(SIMILARITIES, source.pieces or (), SIMILARITIES.once)
     groups: dict[tuple[int, str], list[Row[Any]]] = defaultdict(list)
-    for row in connection.execute(select(_step(source, _rolled.at), _rolled.kind, *sums).where(where)):
+    for row in fetched(connection, select(_step(source, _rolled.at), _rolled.kind, *sums).where(where)):
         groups[row.step_at, row.kind].append(row)
     return [_point(*key, groups[key]) for key in sorted(groups)]
 
 
 def _point(step_at: int, kind: str, rows: list[Row[Any]]) -> dict[str, Any]:
     pairs = sum(row.pairs for row in rows)
-    scores = sketch.merged(row.scores for row in rows if row.scores is not None)
     return {
         "step_at": step_at,
         "kind": kind,
         "pairs": pairs,
         "mean": sum(row.total for row in rows) / pairs if pairs else None,
-        "p10": sketch.quantile(scores, 0.1),
+        "p10": quantile((row.scores for row in rows if row.scores is not None), 10),
         **{level: sum(getattr(row, level) for row in rows) for level in _LEVELS},
     }
 

@@ -1,18 +1,21 @@
 """Latency figures from the sketches of rollups: as `latency` has them of rows, but for quantiles of many values.
 
-Python handles each rollup here, and none of the rows: 3 us a sketch, in C++.
+Python handles each rollup here, and none of the rows: 3 us a sketch, in C++. It does so gently, as the proxy wants
+Python's lock too.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
-from sqlalchemy import Connection, case, or_, select
+from sqlalchemy import Connection, Select, case, or_, select
 
 from sidecar.probes.latency import AUTOREGRESSIVE, BASELINES, MIN_FOR_RATIO, Comparison, Side, comparison
 
 from . import figures, sketch
 from .expressions import SPECULATING_ARMS, Columns, group_order
+from .groups import gently
 from .schema import rollups
 from .series import keys, point
 from .source import Source
@@ -46,6 +49,16 @@ def baseline_of(sizes: dict[Side, int]) -> Side | None:
     return best if sizes.get(best) else None
 
 
+def fetched(connection: Connection, query: Select[Any]) -> Iterator[Any]:
+    """The rows of an answer; so many at a time as a driver may hold Python's lock for."""
+    return gently(chain.from_iterable(connection.execute(query).partitions(200)))
+
+
+def quantile(blobs: Iterable[bytes], percent: int) -> float | None:
+    """Of all that the sketches were made of."""
+    return sketch.quantile(sketch.merged(gently(blobs)), percent / 100)
+
+
 def latency(connection: Connection, source: Source) -> tuple[Side | None, list[dict[str, Any]]]:
     """The kind of baseline, and the points."""
     where = [*source.rollups(source.dimension), _c.outcome == "ok"]
@@ -54,7 +67,7 @@ def latency(connection: Connection, source: Source) -> tuple[Side | None, list[d
     where.append(or_(*(column.is_not(None) for column in sketches)))
     groups: dict[tuple[Any, ...], list[Any]] = defaultdict(list)
     sizes: Counter[Side] = Counter()
-    for row in connection.execute(select(*parts, _side, _c.timed, *sketches).where(*where)):
+    for row in fetched(connection, select(*parts, _side, _c.timed, *sketches).where(*where)):
         groups[row[: len(parts) + 1]].append(row)
         sizes[row.side] += row.timed
     baseline = baseline_of(sizes)
@@ -76,14 +89,14 @@ def by_concurrency(connection: Connection, source: Source, baseline: Side) -> li
     where = [*source.rollups("concurrency"), _c.outcome == "ok", _c.latency.is_not(None), _side.in_(sides)]
     sizes: Counter[tuple[str, str]] = Counter()
     blobs: dict[tuple[str, str], list[bytes]] = defaultdict(list)
-    for name, side, timed, blob in connection.execute(select(_c.bucket, _side, _c.timed, _c.latency).where(*where)):
+    for name, side, timed, blob in fetched(connection, select(_c.bucket, _side, _c.timed, _c.latency).where(*where)):
         sizes[name, side] += timed
         blobs[name, side].append(blob)
     found = []
     for name in sorted({name for name, _ in sizes}, key=lambda name: group_order("concurrency", name)):
         ours, theirs = ((name, side) for side in sides)
         enough = min(sizes[ours], sizes[theirs]) >= MIN_FOR_RATIO
-        p95s = [sketch.quantile(sketch.merged(blobs[key]), 0.95) if enough else None for key in (ours, theirs)]
+        p95s = [quantile(blobs[key], 95) if enough else None for key in (ours, theirs)]
         found.append(comparison(name, sizes[ours], sizes[theirs], *p95s))
     return found
 
@@ -91,6 +104,6 @@ def by_concurrency(connection: Connection, source: Source, baseline: Side) -> li
 def _side_figures(rows: Sequence[Any]) -> dict[str, Any]:
     values: dict[str, float | None] = {}
     for measure, names in MEASURES.items():
-        whole = sketch.merged(blob for row in rows if (blob := getattr(row, measure)) is not None)
+        whole = sketch.merged(gently(blob for row in rows if (blob := getattr(row, measure)) is not None))
         values |= {name: sketch.quantile(whole, percent / 100) for name, percent in names.items()}
     return figures.latency_side(sum(row.timed for row in rows), values)

@@ -85,11 +85,12 @@ class Source:
 
     @property
     def dimension(self) -> str:
-        """The smallest rollups that know what is asked for, but for k."""
+        """The fewest rollups that know what is asked for."""
         if self.by in BUCKETS:
             return str(self.by)
         # Any dimension of buckets would do; this one has the fewest.
-        return "" if self.by or not self.filters.names.keys() <= {"upstream", "arm", "outcome"} else "temperature"
+        named = self.by in ("scenario", "model") or not self.filters.names.keys() <= {"upstream", "arm", "outcome"}
+        return "" if named else "temperature"
 
     def rollups(self, dimension: str) -> list[ColumnElement[bool]]:
         names = [rollups.c[name] == value for name, value in self.filters.names.items()]
