@@ -24,7 +24,7 @@ _CHILDREN = text(
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Days are ISO texts, which sort as time does up to the year 9999."""
+    """Days are ISO texts."""
 
     name: str
     #: First day; None: no bound.
@@ -33,7 +33,11 @@ class Partition:
     until: str
 
     def has(self, day: str) -> bool:
-        return (self.since is None or self.since <= day) and _sortable(day) < _sortable(self.until)
+        return (self.since is None or self.since <= day) and not self.ends_by(day)
+
+    def ends_by(self, day: str) -> bool:
+        """Whether all of it lies before `day`."""
+        return _sortable(self.until) <= _sortable(day)
 
 
 def partitions(connection: Connection) -> list[Partition]:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from math import inf
 from typing import TypeVar
 
 from sqlalchemy import Connection, Engine, text
@@ -34,22 +35,25 @@ class Refresher:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._reading = engine
+        #: What rows are read through.
+        self.reading = engine
         if engine.dialect.name == "sqlite":
             # Where groups are made, a writer must not wait.
-            self._reading = reading_engine(engine.url.render_as_string(hide_password=False), _READ_TIMEOUT_S)
+            self.reading = reading_engine(engine.url.render_as_string(hide_password=False), _READ_TIMEOUT_S)
         self._at_once = 1
         self._aside: dict[tuple[str, int, int], float] = {}
 
     def close(self) -> None:
-        self._reading.dispose()
+        """The engine that was given stays open."""
+        if self.reading is not self._engine:
+            self.reading.dispose()
 
     def read(self, question: Callable[[Connection], T]) -> T:
-        with self._reading.begin() as connection:
+        with self.reading.begin() as connection:
             return question(connection)
 
-    def refresh(self, now: float, until: float = float("inf")) -> int:
-        """Refresh what is due until it is `until`, by the monotonic clock; how many spans that were.
+    def refresh(self, now: float, until: float = inf, stopped: Callable[[], bool] = lambda: False) -> int:
+        """Refresh what is due until it is `until`, by the monotonic clock, or `stopped`; how many spans that were.
 
         0: nothing can be refreshed, or another one is about it. `now`, Unix s, tells which spans are over. Raises
         SQLAlchemyError; what it was about comes last then for a while.
@@ -59,7 +63,7 @@ class Refresher:
             if not self._exchange(spans):
                 break
             done += len(spans)
-            if time.monotonic() >= until:
+            if stopped() or time.monotonic() >= until:
                 break
         return done
 
@@ -126,8 +130,7 @@ def refresh_all(engine: Engine, now: float) -> int:
             total += done
         return total
     finally:
-        if engine.dialect.name == "sqlite":
-            refresher.close()
+        refresher.close()
 
 
 def _found(connection: Connection, spans: Sequence[Due]) -> Spans:
