@@ -8,17 +8,20 @@ records go, each of them counted. The oldest, because after an outage the questi
 """
 
 import logging
+import os
+import socket
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import groupby, islice
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from alerts.model import Event
 from sidecar.record import Record
@@ -56,6 +59,8 @@ _LONGEST_PAUSE_S = 5.0
 _CHECK_S = 5.0
 #: Events of alerts that wait: one notification may be of hundreds of alerts, each an event.
 _MAX_ALERTS = 10_000
+#: How long a batch may take on PostgreSQL. A server that hangs, or is behind a network that has gone, says nothing.
+_SILENT_S = 60.0
 #: How long past its deadline `close` waits for a statement under way.
 _GRACE_S = 1.5
 
@@ -237,12 +242,27 @@ class Writer:
             self.healthy = True
             log.info("the database takes rows")
 
+    @contextmanager
+    def _begin(self) -> Iterator[Connection]:
+        """A transaction, which ends with an error where the server does not say a word for long."""
+        watch = None
+        try:
+            with self._engine.begin() as connection:
+                if connection.dialect.name == "postgresql":
+                    watch = threading.Timer(_SILENT_S, _cut, (connection.connection.driver_connection,))
+                    watch.daemon = True
+                    watch.start()
+                yield connection
+        finally:
+            if watch is not None:
+                watch.cancel()
+
     def _write(self, items: Items[Any]) -> None:
         """Store a batch. Whatever goes wrong, `items` keeps what is not stored."""
         if not items:
             return
         try:
-            with self._engine.begin() as connection:
+            with self._begin() as connection:
                 rows = items.take(self._batch_size, partial(self._refuse, items.table))
                 self._inserts.insert(items.table, connection, rows)
         except Exception as error:
@@ -259,7 +279,7 @@ class Writer:
             items.rows.clear()
 
     def _insert(self, table: str, rows: list[Row]) -> int:
-        with self._engine.begin() as connection:
+        with self._begin() as connection:
             self._inserts.insert(table, connection, rows)
         return len(rows)
 
@@ -274,7 +294,7 @@ class Writer:
                 yield from frame.rows
 
         try:
-            with self._engine.begin() as connection:
+            with self._begin() as connection:
                 for table, frames in groupby(spool.read(self._batch_size), attrgetter("table")):
                     self._inserts.insert(table, connection, rows_of(table, frames))
         except Exception as error:
@@ -323,7 +343,7 @@ class Writer:
         # An open SQLite file takes rows even after it was deleted, and then loses them.
         if (path := self._engine.url.database) and self._engine.dialect.name == "sqlite":
             Path(path).stat()
-        with self._engine.begin() as connection:
+        with self._begin() as connection:
             connection.execute(text("SELECT 1 FROM requests LIMIT 1"))
 
     def _refuse_row(self, table: str, row: Row, error: Exception) -> None:
@@ -355,6 +375,13 @@ class Writer:
                 self._to_spool()
         elif not self.spooled[1] and self._records.queued < self._batch_size:
             self._stop.wait(self._max_age_s)
+
+
+def _cut(connection: Any) -> None:
+    """As if the network had failed: the thread that waits for the server gets an error."""
+    # Closed meanwhile: all the better.
+    with suppress(Exception), socket.socket(fileno=os.dup(connection.fileno())) as wire:
+        wire.shutdown(socket.SHUT_RDWR)
 
 
 def _length(kept: TextRow) -> int:

@@ -134,14 +134,16 @@ def test_c29_postgresql_stops_and_starts_in_mid_load(tmp_path: Path) -> None:
         assert request_ids(url) == ids(0, put)
 
 
-class CommitCutter:
-    """Stands before a server, and can cut a connection between a commit and the word that it was done."""
+class Between:
+    """Stands before a server. `armed`: cuts a connection between a commit and the word that it was done. `silent`:
+    passes nothing on, as a server that hangs.
+    """
 
     def __init__(self, port: int) -> None:
         self._to = port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
-        self.armed = False
+        self.armed = self.silent = False
         self.cuts = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -166,7 +168,8 @@ class CommitCutter:
                     if cutting.is_set():
                         self.cuts += 1
                         break
-                    client.sendall(data)
+                    if not self.silent:
+                        client.sendall(data)
             _shut(client)
             _shut(server)
 
@@ -190,22 +193,45 @@ def test_c29_a_connection_cut_at_the_commit_doubles_nothing(
     postgres: Cluster, tmp_path: Path, with_spool: bool
 ) -> None:
     url = postgres.new_url()
-    cutter = CommitCutter(postgres.port)
+    between = Between(postgres.port)
     try:
-        through = url.replace(f":{postgres.port}/", f":{cutter.port}/")
+        through = url.replace(f":{postgres.port}/", f":{between.port}/")
         spool = Spool(tmp_path, ROOM, url) if with_spool else None
         with writing(through, spool=spool) as writer:
             wait_for(lambda: writer.healthy)
             for part in range(5):
-                cutter.armed = True
+                between.armed = True
                 for number in range(100 * part, 100 * part + 100):
                     writer.put(numbered(number))
                 wait_for(lambda part=part: writer.written == 100 * part + 100)  # type: ignore[misc]
-        assert cutter.cuts == 5
+        assert between.cuts == 5
         assert (writer.written, writer.dropped, writer.refused) == (500, 0, 0)
         assert sorted(request_ids(url)) == sorted(ids(0, 500))
     finally:
-        cutter.close()
+        between.close()
+
+
+def test_c29_a_server_that_hangs_is_away(postgres: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sidecar.store.writer._SILENT_S", 0.5)
+    url = postgres.new_url()
+    between = Between(postgres.port)
+    through = url.replace(f":{postgres.port}/", f":{between.port}/")
+    try:
+        with writing(through, capacity=100, spool=Spool(tmp_path, ROOM, url)) as writer:
+            wait_for(lambda: writer.healthy)
+            between.silent = True
+            for number in range(100):
+                writer.put(numbered(number))
+            wait_for(lambda: writer.spooled[0] == 100)
+            for number in range(100, 200):
+                writer.put(numbered(number))
+            wait_for(lambda: writer.spooled[0] == 200)
+            between.silent = False
+            wait_for(lambda: writer.written == 200)
+        assert (writer.dropped, writer.refused) == (0, 0)
+        assert request_ids(url) == ids(0, 200)
+    finally:
+        between.close()
 
 
 def test_a_word_lost_after_the_commit_doubles_nothing(database_url: str, tmp_path: Path) -> None:
