@@ -90,6 +90,10 @@ class Live:
     #: Those on disk.
     spool_records: int = 0
     spool_bytes: int = 0
+    #: Spans that are over and whose rollups are due.
+    rollups_pending: int = 0
+    #: Rows that were deleted as retention has it, by setting of `retention_days`, since the start.
+    pruned: Mapping[str, int] = field(default_factory=dict)
     feed: FeedCounts = FeedCounts()
     #: Whether no token has another id in the draft than in the target; None while that is not known.
     aligned: bool | None = None
@@ -409,6 +413,17 @@ def _live_families(live: Live) -> Iterator[Metric]:
     )
     yield GaugeMetricFamily("specwatch_spool_records", "Those of them in the spool.", value=live.spool_records)
     yield GaugeMetricFamily("specwatch_spool_bytes", "What the spool takes on disk.", value=live.spool_bytes)
+    yield GaugeMetricFamily(
+        "specwatch_rollups_pending",
+        "Minutes, hours and days that are over and whose rollups are due.",
+        value=live.rollups_pending,
+    )
+    pruned = CounterMetricFamily(
+        "specwatch_rows_pruned", "Rows that were older than they are to be kept, and deleted.", labels=("table",)
+    )
+    for table, count in live.pruned.items():
+        pruned.add_metric((table,), count)
+    yield pruned
     yield GaugeMetricFamily("specwatch_database_up", "1 while the database takes rows.", value=int(live.database_up))
     if live.acceptance_rate is not None:
         ratio = GaugeMetricFamily(

@@ -217,3 +217,10 @@ def test_the_state_is_one_hot() -> None:
     read = samples(made())
     assert read["specwatch_fallback_state", "state=speculative"] == 1
     assert read["specwatch_fallback_state", "state=autoregressive"] == 0
+
+
+def test_what_the_keeper_does_is_told() -> None:
+    read = samples(made(dataclasses.replace(LIVE, rollups_pending=7, pruned={"requests": 5, "texts": 0})))
+    assert read["specwatch_rollups_pending",] == 7
+    assert read["specwatch_rows_pruned_total", "table=requests"] == 5
+    assert read["specwatch_rows_pruned_total", "table=texts"] == 0
