@@ -171,11 +171,11 @@ def serve(settings: Settings) -> None:
     uvloop.run(main())
 
 
-def upgrade_database(settings: Settings) -> None:
-    """Bring the tables to this version's. Raises SettingsError or StartError."""
+def upgrade_database(settings: Settings) -> str | None:
+    """Bring the tables to this version's; the revision that was there. Raises SettingsError or StartError."""
     try:
         check_url(settings.database_url)
-        upgrade(settings.database_url)
+        return upgrade(settings.database_url)
     except DatabaseUrlError as error:
         raise SettingsError(str(error)) from None
     except Exception as error:

@@ -245,17 +245,54 @@ def tokenizers(
 
 @db.command("upgrade")
 def db_upgrade(config: Config = None, database_url: Annotated[str | None, typer.Option()] = None) -> None:
-    """Bring the database to this version's tables. The sidecar does so itself when it starts."""
-    from .app import upgrade_database
+    """Bring the database to this version's tables, and make the rollups that are missing.
+
+    The sidecar does both itself: tables when it starts, rollups little by little.
+    """
     from .recorder import StartError
+    from .upkeep import bring_up_to_date
 
     settings = _load(config, database_url=database_url)
     try:
-        upgrade_database(settings)
+        bring_up_to_date(settings, typer.echo)
     except SettingsError as error:
         _fail(str(error))
     except StartError as error:
         _fail(str(error), 1)
+
+
+@db.command("prune")
+def db_prune(
+    older: Annotated[
+        list[str] | None,
+        typer.Option(help="Days for which rows are kept, other than retention_days says.", metavar="TABLE=DAYS"),
+    ] = None,
+    budget: Annotated[str, typer.Option(help="How long it may take, as 60s, 10m or 2h.")] = "60s",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how many rows would go.")] = False,
+    database_url: Annotated[str | None, typer.Option(help=_option("database_url"))] = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Delete the rows that are older than they are to be kept; exit code 0 all are gone, 1 some are left.
+
+    The sidecar does so itself, little by little.
+    """
+    from .recorder import StartError
+    from .upkeep import prune, pruned_lines
+
+    settings = _load(config, database_url=database_url)
+    try:
+        found = prune(settings, older or [], "0s" if dry_run else budget)
+    except SettingsError as error:
+        _fail(str(error))
+    except StartError as error:
+        _fail(str(error), 1)
+    if as_json:
+        typer.echo(json.dumps(asdict(found) | {"dry_run": dry_run}, indent=2))
+    else:
+        for line in pruned_lines(found, dry_run):
+            typer.echo(line)
+    raise typer.Exit(int(not found.done and not dry_run))
 
 
 @db.command("export")

@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 from .due import closed
@@ -113,11 +114,39 @@ class Keeper:
         self._engine.dispose()
 
 
-def catch_up(database_url: str, progress: Callable[[int, int], object] = lambda done, left: None) -> int:
-    """Make all rollups that are due of spans that are over, and return of how many spans that was.
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """By setting of `retention_days`, the rows that were deleted, and those that are still to go."""
 
-    `progress` is told how many are done and how many are left. Other keepers may work meanwhile. Raises
-    DatabaseUrlError or SQLAlchemyError.
+    deleted: dict[str, int]
+    left: dict[str, int]
+    #: Whether there was time for all, and nobody held anything.
+    done: bool
+
+
+def prune(database_url: str, retention: Mapping[str, float | None], budget_s: float) -> Pruned:
+    """Delete what is older than `retention`, days by setting, for about `budget_s`; 0: only look.
+
+    Raises DatabaseUrlError, SQLAlchemyError, or LookupError where the tables are not this version's.
+    """
+    now, engine = time.time(), writing_engine(database_url)
+    refresher = Refresher(engine)
+    try:
+        if (found := refresher.read(revision)) != HEAD:
+            raise LookupError(f"the database is at revision {found}, not {HEAD}: run specwatch db upgrade")
+        pruner = Pruner(engine, refresher.reading, retention)
+        done = budget_s > 0 and pruner.prune(now, time.monotonic() + budget_s)
+        return Pruned(dict(pruner.pruned), pruner.old(now), done)
+    finally:
+        refresher.close()
+        engine.dispose()
+
+
+def catch_up(database_url: str, progress: Callable[[int, int], object] = lambda done, left: None) -> tuple[int, int]:
+    """Make the rollups that are due of spans that are over. Returns of how many that was, and how many are left.
+
+    `progress` is told the same in between. Other keepers may work meanwhile; what cannot be made is left after a while.
+    Raises DatabaseUrlError or SQLAlchemyError.
     """
     engine = writing_engine(database_url)
     refresher = Refresher(engine)
@@ -128,11 +157,17 @@ def catch_up(database_url: str, progress: Callable[[int, int], object] = lambda 
         engine.dispose()
 
 
-def _caught_up(refresher: Refresher, progress: Callable[[int, int], object]) -> int:
+def _caught_up(refresher: Refresher, progress: Callable[[int, int], object]) -> tuple[int, int]:
     total, moved = 0, time.monotonic()
     left = refresher.read(partial(closed, now=time.time()))
     while left:
-        done = refresher.refresh(time.time(), time.monotonic() + _REFRESH_S)
+        done = 0
+        try:
+            done = refresher.refresh(time.time(), time.monotonic() + _REFRESH_S)
+        except Exception as error:
+            if time.monotonic() - moved > _PATIENCE_S:
+                raise
+            log.debug("rollups: %s", error)
         total += done
         before, left = left, refresher.read(partial(closed, now=time.time()))
         progress(total, left)
@@ -141,6 +176,6 @@ def _caught_up(refresher: Refresher, progress: Callable[[int, int], object]) -> 
         elif time.monotonic() - moved > _PATIENCE_S:
             break
         else:
-            # Another keeper is about it.
+            # A writer or another keeper is about it.
             time.sleep(0.1)
-    return total
+    return total, left

@@ -10,8 +10,10 @@ HEAD = "0006"
 _LOCK = 5_287_301_846
 
 
-def upgrade(database: str | Engine) -> None:
+def upgrade(database: str | Engine) -> str | None:
     """Run the revisions that `database` (a `database_url`, or an engine of `writing_engine`) lacks.
+
+    Returns the revision that was there; None for a new database.
 
     One transaction; safe to call from several processes at once and when there is nothing to do. Raises
     DatabaseUrlError for a URL that cannot work, SQLAlchemyError or alembic's CommandError otherwise (the
@@ -20,15 +22,15 @@ def upgrade(database: str | Engine) -> None:
     if isinstance(database, str):
         engine = writing_engine(database)
         try:
-            upgrade(engine)
+            return upgrade(engine)
         finally:
             engine.dispose()
-        return
     with database.begin() as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
-        if revision(connection) != HEAD:
+        if (found := revision(connection)) != HEAD:
             _run_revisions(connection)
+        return found
 
 
 def revision(connection: Connection) -> str | None:
