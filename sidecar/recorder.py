@@ -58,6 +58,7 @@ from .store.spool import Spool, SpoolError
 from .store.writer import Writer
 from .tap.tap import Facts, TapContext
 from .tasks import Tasks
+from .texts.keeper import Transcripts
 
 _log = logging.getLogger(__name__)
 
@@ -162,6 +163,9 @@ class Recorder:
             can_opt_out=self._can_opt_out,
             served_plain=lambda drafted: self.controller.fallback.served_plain(drafted=drafted),
         )
+        #: What is kept of prompts and replies; None where none is.
+        self.transcripts = self._new_transcripts() if settings.store_text else None
+        self.tap.transcript = self.transcripts
         # Inside the server, a replay would come by here as any other request.
         if settings.replay_share and transport is None:
             self.tap.sample = Replays(
@@ -264,6 +268,8 @@ class Recorder:
         if self.joiner is not None:
             await self.joiner.settle()
         await self.alerting.close()
+        if self.transcripts is not None:
+            await self.transcripts.close()
         await self.tasks.close()
         await self.controller.close()
         if self.sharing is not None:
@@ -318,6 +324,18 @@ class Recorder:
         store = SharedStates(settings.database_url, settings.fleet)
         made = self.controller.fleet = Sharing(store, settings.fleet, settings.instance, self.controller)
         return made
+
+    def _new_transcripts(self) -> Transcripts:
+        def failed() -> None:
+            self.tap.failures += 1
+
+        return Transcripts(
+            self.settings.redact,
+            instance=self.settings.instance,
+            spawn=self.tasks.spawn,
+            told=self.writer.put_text,
+            failed=failed,
+        )
 
     def _new_similarity(self) -> Similarity:
         settings = self.settings

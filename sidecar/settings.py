@@ -50,6 +50,14 @@ def _pattern(value: str) -> str:
     return value
 
 
+def _text_pattern(value: str) -> str:
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"is no regular expression: {error}") from None
+    return value
+
+
 def _named(value: object) -> object:
     if value == "":
         raise ValueError("is empty: name a file or a folder, or leave the setting out")
@@ -58,7 +66,9 @@ def _named(value: object) -> object:
 
 Url = Annotated[str, AfterValidator(_url)]
 Address = Annotated[str, AfterValidator(_address)]
+#: Of bytes, and of text.
 Pattern = Annotated[str, AfterValidator(_pattern)]
+TextPattern = Annotated[str, AfterValidator(_text_pattern)]
 Place = Annotated[Path, BeforeValidator(_named)]
 Rate = Annotated[float, Field(ge=0, le=1)]
 Trigger = Literal[
@@ -324,7 +334,7 @@ class Settings(BaseSettings):
     store_text: bool = Field(
         False, description="Keep prompts and replies, redacted, in the table `texts`; retention_days tells how long."
     )
-    redact: list[Pattern] = Field(
+    redact: list[TextPattern] = Field(
         default_factory=list,
         description="Regular expressions of what is to be redacted in stored texts beyond what is known to be private.",
     )

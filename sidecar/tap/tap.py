@@ -75,6 +75,18 @@ class ResponseHead(Protocol):
     def value(self, name: bytes) -> bytes | None: ...
 
 
+class Transcript(Protocol):
+    """Keeps the bytes of one exchange, so that its texts can be stored."""
+
+    def request(self, body: bytes) -> None: ...
+
+    def reply(self, payload: bytes) -> None:
+        """Bytes without content coding."""
+
+    def end(self, record: Record, *, streamed: bool, whole: bool) -> None:
+        """The exchange is over; `whole`: all of the reply was given."""
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What is known of an upstream without asking it for every request."""
@@ -113,6 +125,8 @@ class TapContext:
     served_plain: Callable[[bool], None] = lambda drafted: None
     #: Is shown each request that was read: endpoint, head, what it says, body, scenario. It must not raise.
     sample: Callable[[str, RequestHead, Request, bytes, str], None] | None = None
+    #: Makes what keeps the bytes of an exchange; None: no text is stored.
+    transcript: Callable[[], Transcript] | None = None
     #: Taps that failed and turned themselves off.
     failures: int = 0
     #: Requests that were drafted for and should not have been.
@@ -195,6 +209,7 @@ class Tap:
         "_started_wall",
         "_stream",
         "_streamed",
+        "_transcript",
         "_unread",
         "_unsent",
         "_usage_added",
@@ -241,6 +256,7 @@ class Tap:
         #: Reads of the reply, and when they came, that were not yet looked at.
         self._reads: list[tuple[bytes, float]] = []
         self._failed = False
+        self._transcript = None if context.transcript is None else context.transcript()
 
     # ---- the request
 
@@ -256,6 +272,8 @@ class Tap:
             else:
                 self._unsent = body
                 self.body_bytes = len(body)
+                if self._transcript is not None:
+                    self._transcript.request(body)
                 request = self._request = read_request(body)
                 if request is not None and self._scenario is None:
                     self._scenario = self._scenario_of(request, body)
@@ -397,6 +415,8 @@ class Tap:
             try:
                 if self._decoder is not None:
                     payload = self._decoder.feed(payload)
+                if self._transcript is not None and not self._unread:
+                    self._transcript.reply(payload)
                 if self._stream is not None:
                     if len(payload) > _LONG_READ and payload.count(b"\n") + payload.count(b"\r") > MAX_LINES:
                         self._give_up(f"a read of the reply has more than {MAX_LINES} lines")
@@ -465,6 +485,8 @@ class Tap:
             record = self._record(_NOTHING, outcome, status, bytes_in, bytes_out, now)
         try:
             self._context.sink(record)
+            if self._transcript is not None:
+                self._transcript.end(record, streamed=self._streamed, whole=not self._unread)
         except Exception as error:
             self._fail(error)
 

@@ -1,0 +1,1 @@
+"""Prompts and replies that are kept (`store_text`): read out of the bytes and redacted, in a process of its own."""
