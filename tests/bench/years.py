@@ -215,21 +215,23 @@ def sidecar(database_url: str, folder: Path, *, exact: bool = False) -> Iterator
         process.wait(60)
 
 
-def ask(database_url: str, repeats: int, *, exact: bool) -> None:
+def ask(database_url: str, repeats: int, only: str, *, exact: bool) -> None:
     with tempfile.TemporaryDirectory() as folder, sidecar(database_url, Path(folder), exact=exact) as (address, pid):
         client = httpx.Client(base_url=f"{address}/api/v1/", timeout=60)
         print(f"resident memory at the start: {_memory(pid, 'VmRSS')} MiB")
         slow: list[tuple[float, float, float, str]] = []
         everything: list[float] = []
         for path, query in queries():
+            name = f"{path} {' '.join(f'{k}={v}' for k, v in query.items())}"
+            if only not in name:
+                continue
             took, status = [], 0
             for _ in range(repeats):
                 begun = time.monotonic()
                 status = client.get(path, params=query).status_code
                 took.append(1000 * (time.monotonic() - begun))
             everything += took
-            name = f"{path} {' '.join(f'{k}={v}' for k, v in query.items())} -> {status}"
-            slow.append((_p95(took), statistics.median(took), took[0], name))
+            slow.append((_p95(took), statistics.median(took), took[0], f"{name} -> {status}"))
         for p95, median, first, name in sorted(slow, reverse=True)[:25]:
             print(f"p95 {p95:7.0f} ms, median {median:7.0f}, first {first:7.0f}  {name}")
         over = sum(each[0] > 1000 for each in slow)
@@ -284,13 +286,14 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--days", type=int, default=30)
     parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--only", default="", help="ask what has this in its name, as `summary window=7d`")
     parser.add_argument("--exact", action="store_true", help="read rows for every window, as without rollups")
     given = parser.parse_args()
     match given.what:
         case "fill":
             fill(given.database_url, given.rows, given.days)
         case "ask":
-            ask(given.database_url, given.repeats, exact=given.exact)
+            ask(given.database_url, given.repeats, given.only, exact=given.exact)
         case "pages":
             pages(given.database_url, given.repeats)
 
