@@ -1,5 +1,6 @@
 """One exchange in, one record out. C04, C14-C16, C18, C20."""
 
+import gzip
 import itertools
 import json
 import re
@@ -337,3 +338,56 @@ def test_long_reads_do_not_wait_to_be_read() -> None:
     run = Run()
     run.reply((0.1, b": " + b"x" * 100_000))
     assert not run.tap._reads
+
+
+class Heard:
+    """A transcript, which fails as told."""
+
+    def __init__(self, fails: str = "") -> None:
+        self.fails = fails
+        self.told: list[object] = []
+
+    def _tell(self, name: str, *told: object) -> None:
+        self.told += told
+        if self.fails == name:
+            raise ValueError(name)
+
+    def request(self, body: bytes) -> None:
+        self._tell("request", body)
+
+    def reply(self, payload: bytes) -> None:
+        self._tell("reply", payload)
+
+    def end(self, record: Record, *, streamed: bool, whole: bool) -> None:
+        self._tell("end", record.request_id, streamed, whole)
+
+
+def test_a_transcript_has_the_bytes_without_their_coding() -> None:
+    heard = Heard()
+    run = Run(transcript=lambda: heard)
+    body = chat_chunk({"content": "a"}) + DONE
+    coded = gzip.compress(body)
+    run.reply((0.1, coded[:9]), (0.2, coded[9:]), fields=SSE + b"Content-Encoding: gzip\r\n")
+    record = run.end()
+    assert heard.told[0] == STREAM
+    assert b"".join(each for each in heard.told[1:-3] if isinstance(each, bytes)) == body
+    assert heard.told[-3:] == [record.request_id, True, True]
+
+
+def test_a_transcript_of_what_is_not_read_is_not_whole() -> None:
+    heard = Heard()
+    run = Run(transcript=lambda: heard)
+    run.reply((0.1, b"<html>"), fields=b"Content-Type: text/html\r\n")
+    run.end()
+    assert heard.told[1:][1:] == [False, False]
+
+
+@pytest.mark.parametrize("where", ["request", "reply", "end"])
+def test_a_transcript_that_fails_is_a_failure_of_the_tap_and_changes_no_byte(where: str) -> None:
+    run = Run(transcript=lambda: Heard(where))
+    events = b"".join(chat_stream(usage=True))
+    assert run.reply((0.1, events[:50]), (0.2, events[50:])) == events
+    run.tap.end(Outcome.OK, 200, 7, 9, 12.0)
+    (record,) = run.records
+    assert record.outcome is Outcome.OK
+    assert run.context.failures == 1
