@@ -27,7 +27,10 @@ def make(values: NDArray[np.floating], *, high: bool = True) -> bytes | None:
     if values.size == 1:
         # The library would take it for a number, which NumPy warns of.
         sketch.update(float(values[0]))
+    elif values.size <= _AT_A_TIME:
+        sketch.update(values)
     else:
+        # Of nearly one size, so that none is of one value.
         for part in np.array_split(values, -(-values.size // _AT_A_TIME)):
             sketch.update(part)
     return bytes(sketch.serialize())
