@@ -148,12 +148,15 @@ class Sharing:
             sent, mine = self.outgoing()
             ask = partial(self._store.exchange, mine, self._version(ORDER), self._known)
             work = asyncio.get_running_loop().run_in_executor(None, ask)
-            done, _ = await asyncio.wait((work,), timeout=_PATIENCE_S)
-            if not done:
-                self._lost("it does not answer")
-                self._store.abort()
             try:
+                done, _ = await asyncio.wait((work,), timeout=_PATIENCE_S)
+                if not done:
+                    self._lost("it does not answer")
+                    self._store.abort()
                 theirs = await work
+            except asyncio.CancelledError:
+                self._store.abort()  # else its thread would keep the process from ending
+                raise
             except Exception as error:
                 # What the driver says; what it quotes of a row would come in further lines.
                 self._lost(str(getattr(error, "orig", None) or type(error).__name__).partition("\n")[0][:300])

@@ -1,6 +1,8 @@
 """What sidecars of a fleet make of each other's rows: one history, one state, whatever is late or lost. No I/O."""
 
+import asyncio
 import random
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.traffic import accepting
 
+from sidecar import sharing
 from sidecar.control.circuit import Change, Readings, Rules, State, Trigger
 from sidecar.control.fallback import Decision, Fallback, Mode
 from sidecar.probes.slices import asked
@@ -375,6 +378,44 @@ def test_one_that_stops_tells_the_others_to_look_at_the_cap() -> None:
     fall_back(b)
     b.exchange()
     assert CAP not in store.newest
+
+
+class Silent:
+    """A store that does not answer before it is told to give up."""
+
+    def __init__(self) -> None:
+        self.given_up, self.asked = threading.Event(), 0
+
+    def exchange(self, *_: object) -> None:
+        self.asked += 1
+        self.given_up.wait(20)
+        self.given_up.clear()
+        raise OSError("closed")
+
+    def abort(self) -> None:
+        self.given_up.set()
+
+
+async def test_a_store_that_does_not_answer_is_given_up_and_keeps_nobody(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sharing, "_PATIENCE_S", 0.1)
+    store, node = Silent(), Node(Store(), "a")
+    made = Sharing(store, "f", "a", node)  # type: ignore[arg-type]
+    made.up = True
+    await made.exchange()
+    assert (made.up, store.asked) == (False, 1)
+    assert [record.getMessage() for record in caplog.records] == [
+        "fleet f: the database cannot be asked, each decides by itself: it does not answer"
+    ]
+    # Cancelled, it leaves no thread behind either.
+    monkeypatch.setattr(sharing, "_PATIENCE_S", 60)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await made.exchange()
+    async with asyncio.timeout(10):
+        await asyncio.get_running_loop().shutdown_default_executor()
+    assert store.asked == 2
 
 
 # ---- laws
