@@ -128,7 +128,7 @@ def choose(connection: Connection, asked: Asked, most_exact: int, family: Family
             raise TooManyRows(state.advice(asked, since, until, count, gone=gone))
         return exact
     finest = state.kept.finest(since)
-    step_s = None if asked.step_s is None else rounded_step(asked.step_s, last - first, finest)
+    step_s = None if asked.step_s is None else rounded_step(asked.step_s, until - since, finest)
     pieces = cover(first, last, step_s=step_s, kept=state.kept, due=due, complete=state.complete)
     if len(pieces) > _MOST_PIECES and not gone:
         return exact

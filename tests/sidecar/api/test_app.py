@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -26,7 +27,10 @@ from sidecar.probes.tokenizer_check.files import Model as FilesOf
 from sidecar.probes.truncation import Places
 from sidecar.probes.windows import Windows
 from sidecar.record import Acceptance, Arm, Outcome
+from sidecar.store import pages, queries, source
+from sidecar.store.engine import writing_engine
 from sidecar.store.queries import Reader
+from sidecar.store.refresh import refresh_all
 from sidecar.store.rows import SimilarityRow, Transition
 from sidecar.store.writer import Writer
 
@@ -216,6 +220,30 @@ def test_rows_by_filter_and_id(deps: ApiDeps) -> None:
     assert row.request_id == "r/3"
     assert row.started_at == datetime.fromtimestamp(NOW - 30, UTC)
     assert "'r/500'" in is_error(get(deps, "/api/v1/requests/r%2F500"), 404, code="not_found", param="request_id")
+    assert get(deps, "/api/v1/requests?instance=other").json() == {"requests": [], "next_cursor": None}
+    assert get(deps, "/api/v1/acceptance?instance=test").json()["points"][0]["requests"] == 119
+
+
+def test_an_id_that_is_older_than_what_was_looked_through(deps: ApiDeps, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "MOST_FOR_AN_ID", 50)
+    message = is_error(get(deps, "/api/v1/requests/r%2F60"), 404, code="not_found", param="request_id")
+    (until,) = re.findall(r"older ones are looked through with until=(\S+)$", message)
+    assert get(deps, f"/api/v1/requests/r%2F60?until={until}").json()["request_id"] == "r/60"
+    message = is_error(get(deps, f"/api/v1/requests/r%2F1?until={until}"), 404, code="not_found", param="request_id")
+    assert f"of before {until}" in message
+
+
+def test_figures_of_rollups_say_so(deps: ApiDeps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refresh_all(writing_engine(f"sqlite:///{tmp_path}/specwatch.db"), NOW)
+    found = models.AcceptanceSeries.model_validate_json(get(deps, "/api/v1/acceptance?window=30m").content)
+    assert (found.exact, found.resolution_s, found.since) == (True, None, datetime.fromtimestamp(NOW - 1799, UTC))
+    monkeypatch.setattr(queries, "EXACT_ROWS", -1)
+    found = models.AcceptanceSeries.model_validate_json(get(deps, "/api/v1/acceptance?window=30m&step=90s").content)
+    assert (found.exact, found.resolution_s, found.step_s) == (False, 60, 120)
+    assert found.since == datetime.fromtimestamp((NOW - 1799) // 60 * 60, UTC)
+    monkeypatch.setattr(source, "MOST_ROWS", -1)
+    answer = get(deps, "/api/v1/latency?window=30m&instance=test")
+    assert "figures of one instance" in is_error(answer, 422, code="invalid_parameter", param="window")
 
 
 @pytest.mark.parametrize(

@@ -208,7 +208,7 @@ def groups(
 def passes(item: Record, filters: Filters) -> bool:
     return all(
         (want := getattr(filters, name)) is None or getattr(item, name) == want
-        for name in ("scenario", "model", "upstream", "arm", "outcome")
+        for name in ("scenario", "model", "upstream", "arm", "outcome", "instance")
     )
 
 

@@ -55,8 +55,9 @@ class Rolled(Store):
         rows = [
             {"family": "requests", "span_s": span_s, "at": utc(at), "instance": "", "stamp": stamp} for at in starts
         ]
-        with self._engine.begin() as connection:
-            connection.execute(insert(schema.rollups_due), rows)
+        if rows:
+            with self._engine.begin() as connection:
+                connection.execute(insert(schema.rollups_due), rows)
 
     def forget(self, table: Any, *where: Any) -> None:
         with self._engine.begin() as connection:

@@ -8,7 +8,10 @@ import pytest
 from support.records import NOW
 
 from sidecar.api.models import SimilaritySeries
+from sidecar.store import queries
+from sidecar.store.engine import writing_engine
 from sidecar.store.queries import Reader
+from sidecar.store.refresh import refresh_all
 from sidecar.store.rows import SimilarityRow
 from sidecar.store.writer import Writer
 
@@ -62,4 +65,31 @@ def test_points_by_kind_and_step(database_url: str) -> None:
     assert reader.similarity(1, None, NOW - 500_000)["points"] == []
     with pytest.raises(ValueError, match="more than 1500 points"):
         reader.similarity(86_400, 1, NOW)
+    reader.close()
+
+
+def test_rollups_tell_the_same(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Few enough a point for a sketch to have them all; 0.25 and the like are the same in single precision.
+    rows = [row(n, (n % 33 - 8) / 32 if n % 7 else None, "replay" if n % 3 else "draft") for n in range(180)]
+    writer = Writer(database_url)
+    for each in rows:
+        writer.put_similarity(each)
+    writer.start()
+    writer.close(10)
+    engine = writing_engine(database_url)
+    assert refresh_all(engine, NOW) >= 180
+    engine.dispose()
+    reader = Reader(database_url)
+    now = NOW + 30  # a whole minute
+    for step in (None, 600, 3600):
+        monkeypatch.setattr(queries, "EXACT_ROWS", 1000)
+        exact = reader.similarity(2 * 3600, step, now)
+        monkeypatch.setattr(queries, "EXACT_ROWS", -1)
+        found = reader.similarity(2 * 3600, step, now)
+        assert (exact.pop("exact"), exact.pop("resolution_s")) == (True, None)
+        assert (found.pop("exact"), found.pop("resolution_s")) == (False, 60)
+        for point in exact["points"]:
+            point["mean"] = point["mean"] and pytest.approx(point["mean"])
+        assert found == exact
+    assert reader.similarity(60, None, NOW - 500_000)["points"] == []
     reader.close()
