@@ -7,7 +7,7 @@ the order of an index, so that neither side sorts, and a part at a time, so that
 import difflib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,6 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
 
+import msgspec
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyarrow import parquet
 from sqlalchemy import (
@@ -47,6 +48,7 @@ _PART_ROWS = 1000
 
 #: Columns of JSON that hold lists of whole numbers; others hold objects.
 _LISTS = ("acceptance_histogram", "rejected_at", "reached", "accepted_per_position")
+_lists = msgspec.json.Decoder(list[list[int | None] | None])
 
 
 class ExportError(Exception):
@@ -139,8 +141,7 @@ def _schema(table: Table) -> pa.Schema:
 
 def _query(table: Table, since: datetime | None, until: datetime | None) -> Select[Any]:
     columns = [
-        cast(column, Text).label(column.name) if isinstance(column.type, JSON) and column.name not in _LISTS else column
-        for column in table.columns
+        cast(column, Text).label(column.name) if isinstance(column.type, JSON) else column for column in table.columns
     ]
     at = _time(table)
     # An index of a part of the rows is of no use here.
@@ -160,20 +161,27 @@ def _query(table: Table, since: datetime | None, until: datetime | None) -> Sele
 def _groups(connection: Connection, query: Select[Any], schema: pa.Schema) -> Iterator[pa.Table]:
     options = {"stream_results": True, "yield_per": _PART_ROWS}
     parts: list[pa.RecordBatch] = []
+    count = size = 0
     for rows in connection.execute(query, execution_options=options).partitions():
         columns = zip(*rows, strict=True)
-        parts.append(pa.record_batch([_array(*each) for each in zip(columns, schema, strict=True)], schema=schema))
-        if sum(map(len, parts)) >= GROUP_ROWS or sum(part.nbytes for part in parts) >= GROUP_BYTES:
+        part = pa.record_batch([_array(*each) for each in zip(columns, schema, strict=True)], schema=schema)
+        parts.append(part)
+        count, size = count + len(part), size + part.nbytes
+        if count >= GROUP_ROWS or size >= GROUP_BYTES:
             yield pa.Table.from_batches(parts)
             parts.clear()
+            count = size = 0
     if parts:
         yield pa.Table.from_batches(parts)
 
 
-def _array(values: tuple[Any, ...], field: pa.Field) -> pa.Array:
+def _array(values: Sequence[Any], field: pa.Field) -> pa.Array:
     try:
+        if field.name in _LISTS:
+            # As one text, which is read ten times as fast as one text a row.
+            values = _lists.decode(f"[{','.join(['null' if each is None else each for each in values])}]")
         return pa.array(values, field.type)
-    except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
+    except (pa.ArrowException, msgspec.DecodeError, OverflowError, ValueError, TypeError) as error:
         raise ExportError(f"a row's {field.name} is no {field.type}: {' '.join(str(error).split())[:200]}") from None
 
 
@@ -203,6 +211,8 @@ def _take_time(connection: Connection) -> None:
     if connection.dialect.name == "sqlite":
         driver: Any = connection.connection.driver_connection
         driver.set_progress_handler(None, 0)
+        # What is mapped of the file would seem to be memory that it takes.
+        driver.execute("PRAGMA mmap_size = 0")
     else:
         connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
 
