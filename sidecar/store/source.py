@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, case, false, func, literal, or_, select
+from sqlalchemy import ColumnElement, Connection, and_, case, false, func, or_, select, true
 
 from .cover import DAY, HOUR, MINUTE, Kept, Piece, cover, rounded, rounded_step
 from .expressions import BUCKETS, Columns, Filters, check_steps, epoch, r, utc
@@ -31,18 +31,17 @@ class TooManyRows(ValueError):
 @dataclass(frozen=True, slots=True)
 class Family:
     name: str
+    #: When a row was.
     rows: Any
     columns: Columns
-    #: Rollups that count each row once, and how many they count.
+    #: Rollups that count each row once, and how many rows they are of.
     once: ColumnElement[bool]
     count: ColumnElement[int]
 
 
 REQUESTS = Family("requests", requests.c.started_at, rollups.c, rollups.c.dimension == "whole", rollups.c.requests)
 _pairs = similarity_rollups.c
-SIMILARITIES = Family(
-    "similarities", similarities.c.at, _pairs, _pairs.span_s > literal(0), _pairs.pairs + _pairs.unknown
-)
+SIMILARITIES = Family("similarities", similarities.c.at, _pairs, true(), _pairs.pairs + _pairs.unknown)
 
 
 @dataclass(frozen=True, slots=True)
