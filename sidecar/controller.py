@@ -32,6 +32,7 @@ ADOPTED_FROM = "adopted_from"
 
 _TICK_S = 1.0
 _CLOSE_S = 2.0
+_RESTORE_S = 5.0
 
 
 class Fleet(Protocol):
@@ -349,8 +350,10 @@ class Controller:
         if self._restored:
             return
         try:
-            rows = await asyncio.to_thread(self._reader.last_decisions, self._settings.instance)
-        except DatabaseUnavailable:
+            # A database that takes connections and answers nothing must not keep the proxy from starting.
+            async with asyncio.timeout(_RESTORE_S):
+                rows = await asyncio.to_thread(self._reader.last_decisions, self._settings.instance)
+        except (DatabaseUnavailable, TimeoutError):
             return
         if self._restored:
             return

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from anyio import from_thread, to_thread
+from anyio import from_thread, move_on_after, to_thread
 from fastapi import APIRouter, FastAPI, Response
 from pydantic import BaseModel
 
@@ -24,6 +24,9 @@ from .deps import ApiDeps
 from .params import DraftsQuery, PageQuery, RowQuery, SeriesParams, SeriesQuery, StepQuery, SummaryQuery
 
 log = logging.getLogger(__name__)
+
+#: How long the last changes may take to be read.
+_HISTORY_S = 2.0
 
 
 def create_app(deps: ApiDeps) -> FastAPI:
@@ -196,7 +199,10 @@ def _fallback(deps: ApiDeps) -> APIRouter:
     @router.get("/fallback", response_model=models.Fallback)
     async def fallback() -> Response:
         """How requests are served, and the last changes (none while the database is away)."""
-        history = await to_thread.run_sync(_history, deps)
+        history: list[models.Transition] = []
+        # Orders and state need no database, and clients wait for them.
+        with move_on_after(_HISTORY_S):
+            history = await to_thread.run_sync(_history, deps, abandon_on_cancel=True)
         return _json(models.Fallback(**deps.fallback.state().model_dump(), history=history))
 
     @router.put("/fallback", response_model=models.Fallback)
