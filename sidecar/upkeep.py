@@ -14,6 +14,7 @@ from .store import keeper
 from .store.engine import DatabaseUrlError, check_url
 from .store.keeper import Pruned, catch_up
 from .store.upgrade import HEAD
+from .store.writer import one_line
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?)([smh]?)")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
@@ -32,7 +33,7 @@ def bring_up_to_date(settings: Settings, say: Callable[[str], object]) -> None:
                 lambda done, left: shown.update(task, completed=done, total=done + left),
             )
     except SQLAlchemyError as error:
-        raise StartError(f"rollups: {_one_line(error)}; the sidecar makes what is missing") from None
+        raise StartError(f"rollups: {one_line(error)}; the sidecar makes what is missing") from None
     if left:
         raise StartError(f"rollups: {made} spans made, {left} are left, which could not be; see the sidecar's log")
     say(f"rollups: {made} minutes, hours and days made" if made else "rollups: none were missing")
@@ -54,7 +55,7 @@ def prune(settings: Settings, older: Sequence[str], budget: str) -> Pruned:
     except LookupError as error:
         raise StartError(f"database_url: {error}") from None
     except SQLAlchemyError as error:
-        raise StartError(f"database_url: {_one_line(error)}") from None
+        raise StartError(f"database_url: {one_line(error)}") from None
 
 
 def pruned_lines(found: Pruned, dry_run: bool) -> list[str]:
@@ -78,7 +79,3 @@ def _limit(given: str) -> tuple[str, float | None]:
     if not 0 < number <= 36_500:
         raise SettingsError(f"--older: {given!r} names no days; write it as {name}=30")
     return name, number
-
-
-def _one_line(error: SQLAlchemyError) -> str:
-    return " ".join(str(getattr(error, "orig", None) or error).split())[:300]

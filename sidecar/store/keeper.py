@@ -17,6 +17,7 @@ from .partitions import ahead
 from .refresh import Refresher
 from .retention import Pruner
 from .upgrade import HEAD, revision
+from .writer import one_line
 
 log = logging.getLogger(__name__)
 
@@ -105,10 +106,9 @@ class Keeper:
         self.passes += 1
 
     def _failed(self, error: Exception) -> None:
-        words = " ".join(str(getattr(error, "orig", None) or error).split())[:300]
         if self.last_error is None:
-            log.warning("the record is not kept up: %s: %s", type(error).__name__, words)
-        self.last_error = f"{type(error).__name__}: {words}"
+            log.warning("the record is not kept up: %s", one_line(error))
+        self.last_error = one_line(error)
         self._error_pause_s = min(max(_FIRST_PAUSE_S, 2 * self._error_pause_s), _LONGEST_PAUSE_S)
         self._refresher.reading.dispose()
         self._engine.dispose()
@@ -158,22 +158,23 @@ def catch_up(database_url: str, progress: Callable[[int, int], object] = lambda 
 
 
 def _caught_up(refresher: Refresher, progress: Callable[[int, int], object]) -> tuple[int, int]:
-    total, moved = 0, time.monotonic()
+    total, moved, trouble = 0, time.monotonic(), None
     left = refresher.read(partial(closed, now=time.time()))
     while left:
         done = 0
         try:
             done = refresher.refresh(time.time(), time.monotonic() + _REFRESH_S)
         except Exception as error:
-            if time.monotonic() - moved > _PATIENCE_S:
-                raise
-            log.debug("rollups: %s", error)
+            # Others come first the next time.
+            trouble = error
         total += done
         before, left = left, refresher.read(partial(closed, now=time.time()))
         progress(total, left)
         if done or left < before:
             moved = time.monotonic()
         elif time.monotonic() - moved > _PATIENCE_S:
+            if trouble is not None:
+                log.warning("rollups: %s", one_line(trouble))
             break
         else:
             # A writer or another keeper is about it.

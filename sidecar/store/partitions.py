@@ -91,6 +91,7 @@ def ahead(connection: Connection, now: float) -> None:
 def drop(connection: Connection, partition: Partition) -> None:
     """Drop it with all its rows. Waits for readers as long as lock_timeout allows."""
     connection.execute(text(f"DROP TABLE {partition.name}"))
+    connection.info.pop("days", None)
 
 
 def _make(connection: Connection, day: str) -> None:

@@ -351,14 +351,14 @@ class Writer:
 
     def _refuse(self, table: str, columns: dict[str, object], error: Exception) -> None:
         self.refused += 1
-        reason = _one_line(error)
+        reason = one_line(error)
         log.warning("a row of %s cannot be stored and is left out: %s", table, reason)
         if self._quarantine is not None:
             self._quarantine.add(table, reason, columns)
 
     def _failed(self, error: Exception) -> None:
         if self.healthy or not self._pause_s:
-            log.warning("the database takes no rows; they wait: %s", _one_line(error))
+            log.warning("the database takes no rows; they wait: %s", one_line(error))
         self.healthy = False
         self._pause_s = min(max(_FIRST_PAUSE_S, 2 * self._pause_s), _LONGEST_PAUSE_S)
         self._ready = False
@@ -393,7 +393,7 @@ def _length(kept: TextRow) -> int:
 _TELLING = ("sqlite3", "psycopg", "sqlalchemy", "alembic", "sidecar")
 
 
-def _one_line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
     """What the driver said, without the statement and its values; of other errors the kind alone."""
     cause = getattr(error, "orig", None) or error
     if type(cause).__module__.partition(".")[0] not in _TELLING and not isinstance(cause, OSError | OverflowError):
