@@ -32,6 +32,7 @@ def main() -> None:
             "killed, PostgreSQL": lambda folder: outages.killed(folder, server.new_url(), 20),
             "killed while PostgreSQL is away": lambda folder: outages.killed_in_outage(folder, server, 20),
             "PostgreSQL absent at start": lambda folder: outages.postgres_absent(folder, server, 30),
+            "PostgreSQL frozen for 90 s": lambda folder: outages.postgres_frozen(folder, server, 90),
             f"PostgreSQL away for {seconds:g} s": lambda folder: outages.postgres_away(folder, server, seconds),
             "the same, spool on a disk of 2 MB": lambda folder: _small(folder, server, seconds),
         }

@@ -8,7 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.outages import killed, killed_in_outage, postgres_absent, postgres_away, small_disk, sqlite_locked
+from support.outages import (
+    killed,
+    killed_in_outage,
+    postgres_absent,
+    postgres_away,
+    postgres_frozen,
+    small_disk,
+    sqlite_locked,
+)
 from support.postgres import Cluster, cluster
 
 #: Requests that may be on their way from memory to the database when a sidecar is killed: those of some batches.
@@ -39,6 +47,13 @@ def test_c29_postgresql_killed_under_load(tmp_path: Path, server: Cluster) -> No
 
 def test_c29_postgresql_absent_at_start(tmp_path: Path, server: Cluster) -> None:
     found = postgres_absent(tmp_path, server, 4)
+    print(found)
+    assert found.answered
+    assert found.failed == found.lost == found.doubled == 0
+
+
+def test_c29_a_frozen_postgresql(tmp_path: Path, server: Cluster) -> None:
+    found = postgres_frozen(tmp_path, server, 5)
     print(found)
     assert found.answered
     assert found.failed == found.lost == found.doubled == 0

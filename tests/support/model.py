@@ -74,6 +74,9 @@ def model() -> Iterator[Model]:
         daemon_threads = True
         request_queue_size = 128
 
+        def handle_error(self, request: object, client_address: object) -> None:
+            """Of a client that was killed there is nothing to tell."""
+
     server = Server(("127.0.0.1", 0), Handler)
     served = Model(f"http://127.0.0.1:{server.server_address[1]}")
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)

@@ -200,6 +200,25 @@ def postgres_absent(folder: Path, server: Cluster, seconds: float) -> Count:
         context.__exit__(None, None, None)
 
 
+def postgres_frozen(folder: Path, server: Cluster, seconds: float) -> Count:
+    """PostgreSQL keeps its connections and answers nothing for so many seconds of load."""
+    with play(folder, server.new_url()) as it:
+        load = Load(it.sidecar.proxy)
+        try:
+            time.sleep(2)
+            server.freeze()
+            try:
+                ordered = httpx.put(f"{it.sidecar.admin}/api/v1/fallback", json={"mode": "speculative"}, timeout=10)
+                assert ordered.json()["mode"] == "speculative", ordered.text
+                time.sleep(seconds)
+            finally:
+                server.thaw()
+            time.sleep(1)
+        finally:
+            load.stop()
+        return it.count(load, it.settle())
+
+
 def sqlite_locked(folder: Path, seconds: float) -> Count:
     """Another process holds SQLite's write lock for so many seconds of load."""
     with play(folder, f"sqlite:///{folder}/specwatch.db") as it:

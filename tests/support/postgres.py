@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -21,7 +22,7 @@ _numbers = count(1)
 
 @dataclass
 class Cluster:
-    """A running server. `stop` and `start` play an outage."""
+    """A running server. `stop` and `start` play an outage, `freeze` and `thaw` another kind."""
 
     programs: Path
     folder: Path
@@ -34,6 +35,19 @@ class Cluster:
 
     def stop(self) -> None:
         self._run("pg_ctl", "-D", f"{self.folder}/data", "-m", "immediate", "-w", "stop")
+
+    def freeze(self) -> None:
+        """From now on the server takes connections, and answers nothing."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        first = int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
+        children = Path(f"/proc/{first}/task/{first}/children").read_text().split()
+        for process in (first, *map(int, children)):
+            os.kill(process, number)
 
     def new_url(self) -> str:
         """The `database_url` of a new, empty database."""
