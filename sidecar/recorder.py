@@ -51,6 +51,7 @@ from .sharing import Sharing
 from .similarity import Similarity
 from .steering import Steering
 from .store.engine import DatabaseUrlError, check_url
+from .store.keeper import Keeper
 from .store.queries import Reader
 from .store.rows import MovedToken, SimilarityRow
 from .store.shared import SharedStates
@@ -69,6 +70,7 @@ _FACTS_EVERY_S = 15.0
 _FACTS_FIRST_S = 1.0
 #: Requests that end within this time are read together, which is cheaper.
 _READ_AFTER_S = 0.005
+_KEEPER_CLOSE_S = 1.0
 _WRITER_CLOSE_S = 5.0
 _ADMIN_CLOSE_S = 5.0
 
@@ -109,6 +111,7 @@ class Recorder:
         rules = _rules(settings)
         try:
             check_url(settings.database_url)
+            self.keeper = Keeper(settings.database_url, settings.retention)
             self.reader = Reader(settings.database_url)
             self.writer = Writer(settings.database_url, capacity=settings.queue_records, spool=_spool(settings))
         except DatabaseUrlError as error:
@@ -225,6 +228,7 @@ class Recorder:
     def start(self) -> None:
         """Start writing, and asking the servers what they are. Must run in the event loop."""
         self.writer.start()
+        self.keeper.start()
         self.tap.later = partial(asyncio.get_running_loop().call_later, _READ_AFTER_S)
         self.tasks.spawn(self._keep_facts(), "facts")
         self.tasks.spawn(self.controller.run(), "controller")
@@ -258,7 +262,7 @@ class Recorder:
         self._admin = server, self.tasks.spawn(server.serve([listener]), "admin")
 
     async def stop(self) -> None:
-        """Stop serving the admin port, then write what is queued. Takes some 17 s at most, mostly none."""
+        """Stop serving the admin port, then write what is queued. Takes some 18 s at most, mostly none."""
         if self._admin is not None:
             server, task = self._admin
             server.should_exit = True
@@ -281,6 +285,7 @@ class Recorder:
         if self.proposals is not None:
             self.proposals.close()
         self.similarity.close()
+        await asyncio.to_thread(self.keeper.close, _KEEPER_CLOSE_S)
         await asyncio.to_thread(self.writer.close, _WRITER_CLOSE_S)
         self.reader.close()
 
@@ -518,6 +523,8 @@ class Recorder:
             queue_length=self.writer.queue_length,
             spool_records=spool_records,
             spool_bytes=spool_bytes,
+            rollups_pending=self.keeper.pending,
+            pruned=self.keeper.pruned,
             database_up=self.writer.healthy,
             acceptance_rate=last.p,
             mean_acceptance_length=last.mean_acceptance_length,

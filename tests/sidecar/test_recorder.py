@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -208,3 +209,15 @@ async def test_without_engine_events_nothing_is_claimed(tmp_path: Path) -> None:
     made = recorder(tmp_path)
     assert made.proposals is None
     assert b"specwatch_tokenizer_aligned" not in made.metrics.render()
+
+
+async def test_the_keeper_works_beside_the_writer(tmp_path: Path) -> None:
+    made = recorder(tmp_path, retention_days={"requests": 7})
+    made.start()
+    made.tap.sink(record(started_at=time.time() - 9 * 86_400))
+    await until(lambda: made.keeper.pruned["requests"] == 1, seconds=60)
+    told = made.metrics.render().decode()
+    assert '\nspecwatch_rows_pruned_total{table="requests"} 1.0\n' in told
+    assert "\nspecwatch_rollups_pending " in told
+    await made.stop()
+    assert not made.keeper._thread.is_alive()
