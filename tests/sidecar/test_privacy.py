@@ -18,7 +18,8 @@ import pytest
 from support.canaries import Canaries
 from support.postgres import cluster
 from support.receiver import receiver
-from support.storm import Storm, settings_of, storm_over
+from support.storm import Storm
+from support.storms import settings_of, storm_over
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
@@ -97,6 +98,7 @@ def test_every_path_was_taken(storm: Storm) -> None:
         "event loop: a callback failed",
         "event loop: Task exception was never retrieved",
         "__main__.Quoting",
+        "what another library says",
         "a malformed packet",
         "was not replayed",
         "the process that compares texts",

@@ -18,7 +18,10 @@ from sidecar.record import Record
 from sidecar.store import writer
 from sidecar.tap import tap
 
-FAILURES = ("request", "reader", "sink", "callback", "task", "side-task", "thread", "unraisable", "row", "refused")
+FAILURES = (
+    *("request", "reader", "sink", "row", "refused"),
+    *("callback", "task", "side-task", "thread", "unraisable", "other"),
+)
 _word = re.compile(rb"fail-([a-z-]+)")
 _tasks: list[tasks.Tasks] = []
 #: The words of the last request that is to fail when it is recorded, by what is to fail; its scenario says the same.
@@ -68,6 +71,12 @@ def _request(body: bytes, read: Callable[[bytes], Any] = tap.read_request) -> An
         threading.Thread(target=fail, args=(words,)).start()
     if "unraisable" in wanted:
         _Garbage(words)
+    if "other" in wanted:
+        try:
+            fail(words)
+        except Quoting:
+            # As others than the sidecar do it.
+            logging.getLogger("uvicorn.error").exception("what another library says")
     if "request" in wanted:
         fail(words)
     for part in wanted & {"row", "refused", "sink"}:
