@@ -138,7 +138,7 @@ def _split(connection: Connection, source: Source, where: Conditions) -> tuple[S
             before += size
         values = _at_places(connection, parts, column, where, places.values())
         for (i, name), place in places.items():
-            where_it_lies = point(source, sizes[i])
+            where_it_lies = point(source, sizes[i]._mapping)
             entry = found.setdefault(tuple(where_it_lies.values()), where_it_lies)
             side = entry.setdefault(labels[sizes[i].side], figures.latency_side(sizes[i].latency_ms))
             side[name] = values[place]

@@ -1,9 +1,9 @@
 """Acceptance and truncation over a window: whole, by steps of time, by groups of requests."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, Float, Select, case, cast, func, select
+from sqlalchemy import BigInteger, ColumnElement, Connection, Float, RowMapping, Select, case, cast, func, select
 
 from . import figures
 from .expressions import (
@@ -64,7 +64,9 @@ def acceptance_rows(source: Source) -> tuple[list[ColumnElement[Any]], Condition
 def acceptance_series(connection: Connection, source: Source) -> dict[str, Any]:
     sums, where = acceptance_rows(source)
     rows = connection.execute(_grouped(source, connection, where, sums, _rolled.counted)).all()
-    return series(source, [point(source, row) | figures.acceptance(figures.summed(row._mapping)) for row in rows])
+    return series(
+        source, [point(source, row._mapping) | figures.acceptance(figures.summed(row._mapping)) for row in rows]
+    )
 
 
 def truncation_series(connection: Connection, source: Source) -> dict[str, Any]:
@@ -86,7 +88,7 @@ def truncation_series(connection: Connection, source: Source) -> dict[str, Any]:
     # Lists of rollups may end in positions that none of these requests drafted.
     number = max((i + 1 - most for each in lists for i in range(most, len(each)) if each[i] is not None), default=0)
     points = [
-        point(source, row) | figures.truncation(row.verify_steps, each[:number], each[most : most + number])
+        point(source, row._mapping) | figures.truncation(row.verify_steps, each[:number], each[most : most + number])
         for row, each in zip(rows, lists, strict=True)
     ]
     total = figures.truncation_total(points, number)
@@ -117,11 +119,11 @@ def keys(
     return found
 
 
-def point(source: Source, row: Any) -> dict[str, Any]:
+def point(source: Source, row: RowMapping | Mapping[str, Any]) -> dict[str, Any]:
     """Where the point of a row with `keys` lies."""
     return {
-        "at": None if source.step_s is None else utc(row.step_at),
-        "group": None if source.by is None else row.step_group,
+        "at": None if source.step_s is None else utc(row["step_at"]),
+        "group": None if source.by is None else row["step_group"],
     }
 
 

@@ -6,8 +6,9 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, func, literal, select
 
 from .expressions import step_start, utc
+from .groups import gently
 from .schema import similarities, similarity_rollups
-from .sketched import fetched, quantile
+from .sketched import fetched, quantiles
 from .source import SIMILARITIES, Source, in_pieces
 
 _s = similarities.c
@@ -56,7 +57,7 @@ def _of_rollups(connection: Connection, source: Source) -> list[dict[str, Any]]:
     groups: dict[tuple[int, str], list[Row[Any]]] = defaultdict(list)
     for row in fetched(connection, select(_step(source, _rolled.at), _rolled.kind, *sums).where(where)):
         groups[row.step_at, row.kind].append(row)
-    return [_point(*key, groups[key]) for key in sorted(groups)]
+    return [_point(*key, groups[key]) for key in gently(sorted(groups))]
 
 
 def _point(step_at: int, kind: str, rows: list[Row[Any]]) -> dict[str, Any]:
@@ -66,7 +67,7 @@ def _point(step_at: int, kind: str, rows: list[Row[Any]]) -> dict[str, Any]:
         "kind": kind,
         "pairs": pairs,
         "mean": sum(row.total for row in rows) / pairs if pairs else None,
-        "p10": quantile((row.scores for row in rows if row.scores is not None), 10),
+        "p10": quantiles([row.scores for row in rows if row.scores is not None], [10])[0],
         **{level: sum(getattr(row, level) for row in rows) for level in _LEVELS},
     }
 
