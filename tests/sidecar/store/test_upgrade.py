@@ -1,4 +1,7 @@
+import json
+import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 
 import pytest
 from alembic import command
@@ -7,14 +10,26 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
-from sqlalchemy import text
+from sqlalchemy import Column, MetaData, Table, select, text
+from support.postgres import Cluster
+from support.records import record
+from support.rolled import rollups
 
 from sidecar.api.models import RequestRow, Transition
+from sidecar.record import Record
 from sidecar.store import schema
 from sidecar.store.engine import writing_engine
+from sidecar.store.expressions import Filters
+from sidecar.store.inserts import Inserts
+from sidecar.store.partitions import drop, partitions
 from sidecar.store.queries import Reader
-from sidecar.store.rows import COLUMNS, TABLE_COLUMNS
+from sidecar.store.refresh import refresh_all
+from sidecar.store.rows import COLUMNS, TABLE_COLUMNS, request_row
 from sidecar.store.upgrade import HEAD, revision, upgrade
+
+from .test_rollups import plain
+
+DAY = 86_400
 
 
 def test_revisions_lead_to_the_schema(database_url: str) -> None:
@@ -91,3 +106,86 @@ def test_rows_of_older_tables_are_kept(database_url: str, older: str) -> None:
     assert [row["reason"] for row in reader.last_decisions("here")] == ["again"]
     assert len(reader.transitions()) == 5
     reader.close()
+
+
+def old_row(item: Record) -> dict[str, object]:
+    """As the versions before had it."""
+    row = dict(zip(COLUMNS, request_row(item), strict=True))
+    del row["truncated_steps"]
+    known = {name: None if value != value else value for name, value in row.items()}
+    lists = {
+        name: known[name] and json.loads(str(known[name]))
+        for name in ("acceptance_histogram", "rejected_at", "reached")
+    }
+    started_at = datetime.fromisoformat(str(row["started_at"])).replace(tzinfo=UTC)
+    return known | lists | {"started_at": started_at, "stream": bool(row["stream"])}
+
+
+@pytest.mark.parametrize("older", ["0001", "0002", "0003", "0004", "0005"])
+def test_requests_of_older_tables_are_kept_and_get_rollups(database_url: str, older: str) -> None:
+    """Also those of the future, of a clock that was wrong; rows that come later join them."""
+    now = time.time()
+    ages = [DAY * i for i in range(5)] * 3 + [0.5, 40 * DAY, 400 * DAY, -10 * DAY]
+    items = [record(started_at=round(now - age - i, 6), scenario=f"s{i % 3}") for i, age in enumerate(ages)]
+    engine = writing_engine(database_url)
+    config = Config()
+    config.set_main_option("script_location", "sidecar.store:migrations")
+    ids = text("SELECT id, request_id FROM requests ORDER BY id")
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, older)
+        table = Table("requests", MetaData(), *(Column(c.name, c.type) for c in schema.requests.c if c.name != "id"))
+        connection.execute(table.insert(), [old_row(item) for item in items])
+        before = connection.execute(ids).all()
+    assert upgrade(engine) == older
+    with engine.begin() as connection:
+        assert connection.execute(ids).all() == before
+        assert [tuple(row) for row in connection.execute(text("SELECT DISTINCT family FROM rollups_due"))] == [
+            ("requests",)
+        ]
+    refresh_all(engine, now + 20 * DAY)
+    late = [record(started_at=at) for at in (now + 1, now - 40.1 * DAY, now + 30 * DAY, now - 1000 * DAY)]
+    with engine.begin() as connection:
+        Inserts(engine).insert("requests", connection, [request_row(item) for item in late])
+        after = connection.execute(ids).all()
+    assert after[: len(before)] == before
+    assert {row.request_id for row in after[len(before) :]} == {item.request_id for item in late}
+    refresh_all(engine, now + 40 * DAY)
+    with engine.begin() as connection:
+        found = connection.execute(select(schema.rollups)).mappings().all()
+    assert plain(dict(row) for row in found) == plain(rollups(items + late))
+    reader, cursor, pages = Reader(database_url), None, []
+    while True:
+        page = reader.requests(Filters(), 5, cursor)
+        pages += page["requests"]
+        if (cursor := page["next_cursor"]) is None:
+            break
+    reader.close()
+    newest = sorted(items + late, key=lambda item: -item.started_at)
+    assert [row["request_id"] for row in pages] == [item.request_id for item in newest]
+    engine.dispose()
+
+
+def test_the_table_that_was_there_becomes_a_partition(postgres: Cluster) -> None:
+    """Nothing of it is copied, and its index serves on."""
+    engine = writing_engine(postgres.new_url())
+    config = Config()
+    config.set_main_option("script_location", "sidecar.store:migrations")
+    file = text("SELECT pg_relation_filenode(:name)")
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0005")
+        table = Table("requests", MetaData(), *(Column(c.name, c.type) for c in schema.requests.c if c.name != "id"))
+        connection.execute(table.insert(), [old_row(record(started_at=time.time()))])
+        before = [connection.scalar(file, {"name": name}) for name in ("requests", "uq_requests_request")]
+    upgrade(engine)
+    with engine.begin() as connection:
+        (old,) = partitions(connection)
+        assert old.since is None
+        assert old.has(datetime.now(UTC).date().isoformat())
+        names = (old.name, "uq_requests_request_before")
+        assert [connection.scalar(file, {"name": name}) for name in names] == before
+        drop(connection, old)
+        Inserts(engine).insert("requests", connection, [request_row(record(started_at=time.time()))])
+        assert connection.scalar(text("SELECT id FROM requests")) == 2
+    engine.dispose()
