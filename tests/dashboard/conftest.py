@@ -82,6 +82,9 @@ def fallback(**changes: Any) -> Payload:
         "dry_run": False,
         "until": None,
         "slices": [],
+        "fleet": None,
+        "shared": None,
+        "decided_by": "sidecar-1",
         "history": [
             {
                 "at": (NOW - timedelta(minutes=92)).isoformat(),
