@@ -33,7 +33,7 @@ _SQLITE_ROWS = 64
 
 _d = rollups_due.c
 #: Marks that are looked at in one go; others wait for the next.
-_MOST_MARKS = 2000
+_MOST_MARKS = 500
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ sketches as one value, blocks of rows at a time, so that taking them apart holds
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,8 @@ Spans = dict[int, list[dict[str, object]]]
 _BLOCK = 8192
 #: Groups a statement may answer with. Of more, names that few requests have are pooled in SQL.
 _MOST_ANSWERS = 6000
+#: Rows that are fetched at a time, for which a driver holds Python's lock.
+_AT_A_TIME = 100
 #: What stands between two names, and for none; names of neither kind are in use.
 _BETWEEN, _NONE = "\x1f", "\x1e"
 
@@ -149,7 +152,7 @@ def _groups(connection: Connection, since: int, until: int, most: int | None) ->
         answer = connection.execute(_statement(values, number, pooled=True), span)
     else:
         answer = connection.execute(_statement(values, number, pooled=False), span | {"most": most + 1})
-    pieces = answer.all()
+    pieces = list(gently(chain.from_iterable(answer.partitions(_AT_A_TIME))))
     if most is not None and len(pieces) > most:
         raise TooManyGroups
     return added_up(gently(map(values.group, pieces)))
