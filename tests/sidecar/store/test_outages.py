@@ -77,7 +77,8 @@ def test_c28_a_lock_of_eight_seconds_under_fifty_streams(tmp_path: Path) -> None
                 spooled = max(spooled, writer.spooled[0])
                 time.sleep(0.1)
         wait_for(lambda: writer.written == put)
-        assert spooled > 3000
+        # More than there is room for in memory.
+        assert spooled > 500
         assert writer.spooled == (0, 0)
         assert (writer.dropped, writer.refused, writer.queue_length) == (0, 0, 0)
     # A processor that other tests have taken, not the lock.
