@@ -33,7 +33,7 @@ _SQLITE_ROWS = 64
 
 _d = rollups_due.c
 #: Marks that are looked at in one go; others wait for the next.
-_MOST_MARKS = 500
+MOST_MARKS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +47,18 @@ class Due:
     marks: dict[str, int] = field(default_factory=dict)
 
 
-def due_minutes(connection: Connection) -> list[Due]:
-    """The newest ones of each family that are due, newest first."""
-    return [span for family in TABLES for span in _marked(connection, _newest(family, MINUTE))]
+def due_minutes(connection: Connection, most: int = MOST_MARKS) -> list[Due]:
+    """The newest ones of each family that are due, newest first, by `most` marks of each."""
+    return [span for family in TABLES for span in _marked(connection, _newest(family, MINUTE).limit(most))]
 
 
-def due_longer(connection: Connection, now: float) -> list[Due]:
+def due_longer(connection: Connection, now: float, most: int = MOST_MARKS) -> list[Due]:
     """Hours, then days, that are over and whose shorter spans are not due, newest first."""
     found = []
     for family in TABLES:
         for span_s in (HOUR, DAY):
             over = _newest(family, span_s).where(_d.at <= utc(now - span_s - SETTLED_S))
-            found += [span for span in _marked(connection, over) if not _parts_due(connection, span)]
+            found += [span for span in _marked(connection, over.limit(most)) if not _parts_due(connection, span)]
     return found
 
 
@@ -107,7 +107,7 @@ def mark(connection: Connection, family: str, span_s: int, starts: Iterable[int]
 
 def _newest(family: str, span_s: int) -> Select[Any]:
     query = select(rollups_due).where(_d.family == family, _d.span_s == span_s)
-    return query.order_by(_d.at.desc()).limit(_MOST_MARKS)
+    return query.order_by(_d.at.desc())
 
 
 def _marked(connection: Connection, query: Select[Any]) -> list[Due]:

@@ -11,6 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from sqlalchemy import Engine
+
+from .backlog import LONG, work_off
 from .due import closed
 from .engine import writing_engine
 from .partitions import ahead
@@ -151,15 +154,25 @@ def catch_up(database_url: str, progress: Callable[[int, int], object] = lambda 
     engine = writing_engine(database_url)
     refresher = Refresher(engine)
     try:
-        return _caught_up(refresher, progress)
+        return _caught_up(engine, refresher, progress)
     finally:
         refresher.close()
         engine.dispose()
 
 
-def _caught_up(refresher: Refresher, progress: Callable[[int, int], object]) -> tuple[int, int]:
+def _caught_up(engine: Engine, refresher: Refresher, progress: Callable[[int, int], object]) -> tuple[int, int]:
     total, moved, trouble = 0, time.monotonic(), None
     left = refresher.read(partial(closed, now=time.time()))
+    if left >= LONG:
+        made = 0
+
+        def more(spans: int) -> None:
+            nonlocal made
+            made += spans
+            progress(made, max(left - made, 0))
+
+        work_off(engine, time.time(), more)
+        total, left, moved = made, refresher.read(partial(closed, now=time.time())), time.monotonic()
     while left:
         done = 0
         try:

@@ -22,10 +22,10 @@ _LONGER = {"requests": longer.requests_of, "similarities": longer.similarities_o
 #: Any fixed number: the keepers of a fleet take turns on it.
 _LOCK = 5_287_301_847
 #: Long enough for the largest minute: what a reader of the API may take is too short.
-_READ_TIMEOUT_S = 600
+READ_TIMEOUT_S = 600
 #: What one exchange should take, and how many minutes it is of at most.
 _TARGET_S = 0.3
-_MOST_MINUTES = 60
+MOST_MINUTES = 60
 #: How long others come first where a span could not be refreshed.
 _ASIDE_S = 10.0
 
@@ -39,7 +39,7 @@ class Refresher:
         self.reading = engine
         if engine.dialect.name == "sqlite":
             # Where groups are made, a writer must not wait.
-            self.reading = reading_engine(engine.url.render_as_string(hide_password=False), _READ_TIMEOUT_S)
+            self.reading = reading_engine(engine.url.render_as_string(hide_password=False), READ_TIMEOUT_S)
         self._at_once = 1
         self._aside: dict[tuple[str, int, int], float] = {}
 
@@ -85,7 +85,7 @@ class Refresher:
     def _together(self, waiting: list[Due]) -> list[Due]:
         """Takes from `waiting` the first minutes that follow one another, as many as one exchange should be of."""
         size = 1
-        while size < min(self._at_once, len(waiting)) and _follow(waiting[size - 1], waiting[size]):
+        while size < min(self._at_once, len(waiting)) and follow(waiting[size - 1], waiting[size]):
             size += 1
         taken, waiting[:size] = waiting[:size], []
         return taken
@@ -105,19 +105,18 @@ class Refresher:
         took = max(time.monotonic() - begun, 1e-3)
         if spans[0].span_s == MINUTE:
             fitting = int(len(spans) * _TARGET_S / took)
-            self._at_once = max(1, min(fitting, 2 * self._at_once, _MOST_MINUTES))
+            self._at_once = max(1, min(fitting, 2 * self._at_once, MOST_MINUTES))
         return mine
 
     def _once(self, spans: Sequence[Due]) -> bool:
         if self._engine.dialect.name == "sqlite":
-            found = self.read(partial(_found, spans=spans))
-            with self._engine.begin() as connection:
-                write(connection, spans, found)
+            found = self.read(partial(found_of, spans=spans))
+            exchange(self._engine, spans, found)
             return True
         with self._engine.begin() as connection:
             if not connection.scalar(text("SELECT pg_try_advisory_xact_lock(:key)"), {"key": _LOCK}):
                 return False
-            write(connection, spans, _found(connection, spans))
+            write(connection, spans, found_of(connection, spans))
         return True
 
 
@@ -133,7 +132,7 @@ def refresh_all(engine: Engine, now: float) -> int:
         refresher.close()
 
 
-def _found(connection: Connection, spans: Sequence[Due]) -> Spans:
+def found_of(connection: Connection, spans: Sequence[Due]) -> Spans:
     """The rollups of minutes that follow one another, newest first, or of one longer span."""
     family, span_s, oldest = spans[0].family, spans[0].span_s, spans[-1].at
     if span_s == MINUTE:
@@ -141,7 +140,15 @@ def _found(connection: Connection, spans: Sequence[Due]) -> Spans:
     return _LONGER[family](connection, oldest, span_s, _PARTS[span_s])
 
 
-def _follow(later: Due, earlier: Due) -> bool:
+def exchange(engine: Engine, spans: Sequence[Due], found: Spans) -> None:
+    """Write what was read before, when nobody else does."""
+    with engine.begin() as connection:
+        if connection.dialect.name == "postgresql":
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+        write(connection, spans, found)
+
+
+def follow(later: Due, earlier: Due) -> bool:
     return later.family == earlier.family and later.at - earlier.at == MINUTE
 
 

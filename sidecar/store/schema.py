@@ -9,6 +9,8 @@ not be; `texts` one per prompt and reply that was kept; `audit` one per order to
 The keeper makes `rollups` and `similarity_rollups` of the rows, by minute, hour and day; `rollups_due` names the spans
 whose rows have changed since. `shared_states` holds what sidecars of one fleet have decided, a row per circuit.
 
+On PostgreSQL `requests` has a partition per day (`partitions.py`), and the time is part of its primary key.
+
 Times are UTC: `timestamptz` on PostgreSQL, text
 `YYYY-MM-DD HH:MM:SS.ffffff` on SQLite, which sorts as time does.
 """

@@ -183,6 +183,24 @@ def test_catching_up_makes_what_is_over(database_url: str) -> None:
     assert catch_up(database_url) == (0, 0)
 
 
+def test_catching_up_with_much_takes_processes(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What none of them can do, as there are too many names in some minutes, is done as well."""
+    monkeypatch.setattr(keeper, "LONG", 50)
+    now = time.time() // DAY * DAY - 3 * DAY
+    items = [record(started_at=now - 45 * i, scenario=f"s{i % 3}") for i in range(400)]
+    items += [record(started_at=now - 50_000 - i / 100, scenario=f"name {i}") for i in range(7000)]
+    with writing(database_url, capacity=10_000) as writer:
+        for item in items:
+            writer.put(item)
+        wait_for(lambda: writer.written == len(items))
+    told: list[tuple[int, int]] = []
+    made, left = catch_up(database_url, lambda done, left: told.append((done, left)))
+    assert left == 0
+    assert made >= 300
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert counted(database_url) == counted(database_url, 3600) == counted(database_url, DAY) == len(items)
+
+
 def test_catching_up_beside_a_keeper(database_url: str, running: Keeper) -> None:
     filled(database_url, 200)
     assert catch_up(database_url)[1] == 0

@@ -234,7 +234,7 @@ def test_who_is_late_does_not_undo_what_another_has_done(empty: Base, monkeypatc
     empty.put([first])
     with empty.engine.begin() as connection:
         spans = due.due_minutes(connection)
-        old = refresh._found(connection, spans)
+        old = refresh.found_of(connection, spans)
     empty.put([late])
     refresh_all(empty.engine, LATER)
     with empty.engine.begin() as connection:
