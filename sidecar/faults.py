@@ -5,6 +5,7 @@ import logging
 import sys
 import threading
 import traceback
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -25,6 +26,13 @@ def where(error: BaseException) -> str:
         told.append(f"{frames}{type(behind).__module__}.{type(behind).__qualname__} (its words are not shown)")
         behind = behind.__cause__ or (None if behind.__suppress_context__ else behind.__context__)
     return "\nwhich led to\n".join(reversed(told))
+
+
+def place(error: BaseException) -> str:
+    """The same in a few words: `KeyError in store/rows.py:12`."""
+    frames = traceback.extract_tb(error.__traceback__, -1)
+    at = "".join(f" in {'/'.join(Path(each.filename).parts[-2:])}:{each.lineno}" for each in frames)
+    return f"{type(error).__name__}{at}"
 
 
 class Formatter(logging.Formatter):

@@ -24,6 +24,7 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from alerts.model import Event
+from sidecar.faults import place
 from sidecar.record import Record
 
 from .engine import writing_engine
@@ -59,8 +60,11 @@ _LONGEST_PAUSE_S = 5.0
 _CHECK_S = 5.0
 #: Events of alerts that wait: one notification may be of hundreds of alerts, each an event.
 _MAX_ALERTS = 10_000
-#: How long a batch may take on PostgreSQL. A server that hangs, or is behind a network that has gone, says nothing.
-_SILENT_S = 60.0
+#: How long a batch may take on PostgreSQL. A server that hangs, or is behind a network that has gone, says nothing; as
+#: long as it is waited for, rows are in memory alone, where by default there is room for 500 a second.
+_SILENT_S = 20.0
+#: Rows of a batch until one is taken, so that a slow server is not cut off each time.
+_FIRST_BATCH = 128
 #: How long past its deadline `close` waits for a statement under way.
 _GRACE_S = 1.5
 
@@ -202,6 +206,11 @@ class Writer:
         if self._spool is not None:
             self._spool.close()
 
+    @property
+    def _most(self) -> int:
+        """Rows that the next batch may have."""
+        return self._batch_size if self.healthy else min(self._batch_size, _FIRST_BATCH)
+
     def _in_memory(self) -> int:
         return sum(map(len, self._all))
 
@@ -263,7 +272,7 @@ class Writer:
             return
         try:
             with self._begin() as connection:
-                rows = items.take(self._batch_size, partial(self._refuse, items.table))
+                rows = items.take(self._most, partial(self._refuse, items.table))
                 self._inserts.insert(items.table, connection, rows)
         except Exception as error:
             if not refused_as_data(error):
@@ -295,7 +304,7 @@ class Writer:
 
         try:
             with self._begin() as connection:
-                for table, frames in groupby(spool.read(self._batch_size), attrgetter("table")):
+                for table, frames in groupby(spool.read(self._most), attrgetter("table")):
                     self._inserts.insert(table, connection, rows_of(table, frames))
         except Exception as error:
             if not refused_as_data(error):
@@ -397,7 +406,7 @@ def one_line(error: Exception) -> str:
     """What the driver said, without the statement and its values; of other errors the kind alone."""
     cause = getattr(error, "orig", None) or error
     if type(cause).__module__.partition(".")[0] not in _TELLING and not isinstance(cause, OSError | OverflowError):
-        return type(error).__name__
+        return place(error)
     # The values are in the details.
     words = " ".join(str(getattr(getattr(cause, "diag", None), "message_primary", None) or cause).split())
     if refused_as_data(error):

@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
+import re
 import subprocess
 import sys
 
 import pytest
 
-from sidecar.faults import Formatter, in_loop, where
+from sidecar.faults import Formatter, in_loop, place, where
 
 WORDS = "words of a prompt"
 
@@ -27,6 +28,11 @@ def test_kind_and_places_are_told_and_no_word() -> None:
     assert "builtins.KeyError" in told
     assert "in raised" in told
     assert WORDS not in told
+
+
+def test_a_place_is_a_few_words() -> None:
+    assert re.fullmatch(r"KeyError in sidecar/test_faults\.py:\d+", place(raised(KeyError(WORDS))))
+    assert place(KeyError(WORDS)) == "KeyError"
 
 
 def test_causes_in_a_circle_end() -> None:
