@@ -65,6 +65,11 @@ class Storm:
         self.process.send_signal(signal.SIGTERM)
         assert await asyncio.wait_for(self.process.wait(), 60) == 0
 
+    def end(self) -> None:
+        """Where it was not stopped."""
+        if self.process is not None and self.process.returncode is None:
+            self.process.kill()
+
     async def get(self, path: str) -> httpx.Response | None:
         with suppress(httpx.HTTPError):
             async with httpx.AsyncClient(trust_env=False, timeout=30) as client:

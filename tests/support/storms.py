@@ -51,6 +51,13 @@ def settings_of(folder: Path, **more: Any) -> dict[str, Any]:
 
 async def storm_over(storm: Storm, away: Callable[[bool], None]) -> None:
     """All that can happen; `away` takes the database away, and gives it back."""
+    try:
+        await _happens(storm, away)
+    finally:
+        storm.end()
+
+
+async def _happens(storm: Storm, away: Callable[[bool], None]) -> None:
     storm.settings["scenarios"] = [storm.scenario]
     rules = RULES | {"receivers": [{"name": "hook", "type": "webhook", "url": storm.hook.url}]}
     (storm.folder / "alerts.yaml").write_text(json.dumps(rules))
