@@ -15,7 +15,9 @@ def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> d
 
 
 @pytest.fixture(autouse=True)
-def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     for name in list(os.environ):
         if name.startswith("SPECWATCH_"):
             monkeypatch.delenv(name)
+    # The default is a folder where the tests are run.
+    monkeypatch.setenv("SPECWATCH_SPOOL", str(tmp_path_factory.getbasetemp() / "spool"))

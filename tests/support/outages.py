@@ -157,7 +157,7 @@ def play(folder: Path, database_url: str, **settings: Any) -> Iterator[Play]:
 @contextmanager
 def _sidecar(folder: Path, served: Model, database_url: str, settings: dict[str, Any]) -> Iterator[Sidecar]:
     engine = cast(Engine, SimpleNamespace(url=served.url, events=None))
-    given = {"engine_events": None, "database_url": database_url, "spool": str(folder / "spool"), "baseline_share": 0}
+    given = {"engine_events": None, "database_url": database_url}
     sidecar = Sidecar(folder, engine, **given | settings)
     try:
         yield sidecar
