@@ -124,7 +124,7 @@ def test_range_and_scenario_come_from_the_url_and_go_to_the_api(now, api):
 
 
 def test_a_scenario_that_did_not_speculate(now, truncation, api, sample):
-    api.answers["acceptance"] = {"window_s": 3600, "step_s": None, "by": None, "points": []}
+    api.answers["acceptance"] = sample.acceptance() | {"step_s": None, "points": []}
     nothing = sample.truncation() | {"points": [], "positions": 0, "first_position_share": None}
     api.answers["truncation"] = nothing | {"total": sample.truncation_point(0, 1.0, drafted=0, positions=0)}
     for page in (now, truncation):
