@@ -404,6 +404,7 @@ def sample() -> Any:
         fallback=fallback,
         summary=summary,
         alignment=alignment,
+        acceptance=acceptance,
         draft=draft,
         position=position,
         truncation=truncation,
