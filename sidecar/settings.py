@@ -316,7 +316,7 @@ class Settings(BaseSettings):
     )
     drain_s: float = Field(30.0, ge=0, description="How long replies in flight may go on after SIGTERM, s.")
     queue_records: int = Field(
-        10_000,
+        50_000,
         ge=1,
         description="Records that may wait in memory for the database; then the oldest are dropped and counted.",
     )

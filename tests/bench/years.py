@@ -29,14 +29,16 @@ import httpx
 from sqlalchemy import Connection, text
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from sidecar.store.keeper import catch_up
 from support.chain import free_ports
 from support.records import figures, record
 
 from sidecar.record import Arm, Outcome, Record
 from sidecar.store.engine import writing_engine
 from sidecar.store.inserts import Inserts
+from sidecar.store.keeper import catch_up
+from sidecar.store.partitions import ensure
 from sidecar.store.rows import COLUMNS, TABLE_COLUMNS, SimilarityRow, request_row, similarity_row
 from sidecar.store.upgrade import upgrade
 
@@ -136,9 +138,7 @@ def _make(
 ) -> None:
     """`count` rows over the day that begins at `start`."""
     if connection.dialect.name == "postgresql":
-        from sidecar.store import partitions
-
-        partitions.ensure(connection, {start.date(), (start + timedelta(days=1)).date()})
+        ensure(connection, {(start + timedelta(days=more)).date().isoformat() for more in (0, 1)})
         at = "CAST(:start AS timestamptz) + i * :gap * interval '1 second'"
         series, key = "generate_series(0, :count - 1) AS s(i)", "md5(i::text || :start)"
     else:

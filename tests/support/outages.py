@@ -108,7 +108,7 @@ class Play:
 
     def waiting(self) -> int:
         """Records that have not reached the database yet, in memory and in the spool."""
-        values = self.metrics("specwatch_writer_queue_length") + self.metrics("specwatch_spool_records")
+        values = self.metrics("specwatch_writer_queue_length")
         return int(sum(value for _, value in values))
 
     def metrics(self, name: str) -> list[tuple[str, float]]:
