@@ -18,6 +18,8 @@ from .models import Model
 
 #: What an order may say; anything else in a body is not repeated.
 _ORDERED = ("mode", "cap", "checkpoint")
+#: Refusals that are told in a second, whoever is refused: nobody has to have a token, and addresses may be many.
+_REFUSALS_PER_SECOND, _REFUSALS_AT_ONCE = 1, 60
 #: Bytes of an answer that are kept to find its error in; errors are shorter.
 _LONGEST_ERROR = 8192
 
@@ -62,16 +64,20 @@ class Asked:
 
 
 class Trail:
-    """Makes the rows: of every order that was let in, and of each address's first refusal of a kind in a minute."""
+    """Makes the rows: of every order that was let in, and of each address's first refusal of a kind in a minute, as far
+    as these are not too many.
+    """
 
     def __init__(self, deps: ApiDeps) -> None:
         self._deps = deps
         self._first = Buckets(1 / 60, 1)
+        self._refusals = Buckets(_REFUSALS_PER_SECOND, _REFUSALS_AT_ONCE)
         self._secrets = [token for token in (deps.admin_token, deps.admin_read_token) if token is not None]
 
     def refusal(self, asked: Asked, status: int, code: str) -> None:
         """The request was not let in."""
-        if not self._first.take((network(asked.client), status), time.monotonic()):
+        now = time.monotonic()
+        if not self._first.take((network(asked.client), status), now) and not self._refusals.take(None, now):
             self._put(asked, status, code)
 
     def order(self, asked: Asked, status: int, code: str) -> None:

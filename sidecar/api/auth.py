@@ -96,7 +96,8 @@ class Guard:
     def _let_in(self, scope: Scope, who: Who, client: str) -> None:
         """Raises ApiError."""
         now = time.monotonic()
-        if wait_s := self._rate.take(client, now):
+        # Behind one address may be many; who has no token must not keep out who has one.
+        if wait_s := self._rate.take((client, who), now):
             message = "too many requests from this address: admin_per_second bounds them"
             raise _too_many(message, "rate_limit_exceeded", wait_s)
         if scope["path"] in OPEN_PATHS:

@@ -278,7 +278,8 @@ async def test_too_many_requests(tmp_path: Path) -> None:
             assert statuses[:10] == [200] * 10
             assert set(statuses[20:]) <= {200, 429}
             assert statuses.count(429) >= 10
-            refused = next(each for each in [await client.get("/metrics") for _ in range(9)] if each.status_code == 429)
+            again = [await client.get("/metrics", headers=right) for _ in range(9)]
+            refused = next(each for each in again if each.status_code == 429)
             assert 1 <= int(refused.headers["retry-after"]) <= 2
             error = refused.json()["error"]
             assert set(error) == {"message", "type", "param", "code"}
@@ -286,6 +287,13 @@ async def test_too_many_requests(tmp_path: Path) -> None:
             for path in ("/healthz", "/readyz"):
                 found = [(await client.get(path)).status_code for _ in range(30)]
                 assert found == [200] * 30
+
+
+async def test_who_has_no_token_does_not_use_up_the_rate_of_who_has_one(tmp_path: Path) -> None:
+    async with serving(tmp_path, **GUARDED, admin_per_second=5) as admin:
+        assert 429 in [status(await admin.raw(request(GET))) for _ in range(20)]
+        for token in (READ, CONTROL):
+            assert status(await admin.raw(request(GET, bearer(token)))) == 200
 
 
 async def test_guesses_are_few_and_keep_nobody_out(tmp_path: Path) -> None:
@@ -388,6 +396,52 @@ async def test_one_address_does_not_take_all_connections(tmp_path: Path, monkeyp
         async with asyncio.timeout(10):
             while not await again():
                 await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "addresses"),
+    [("from many addresses", [f"127.0.0.{number}" for number in range(2, 8)]), ("from its own", ["127.0.0.1"])],
+)
+async def test_a_probe_is_answered_whoever_holds_connections(
+    name: str, addresses: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "MOST", 12)
+    monkeypatch.setitem(connection.OPTIONS, "limit_concurrency", 12)
+    monkeypatch.setattr(connection, "MOST_OF_ONE", 5)
+    async with serving(tmp_path, **GUARDED) as admin:
+        first = b"GET /healthz HTTP/1.1\r\nhost: h\r\n\r\nGET /metr"
+        held = []
+        for address in addresses * 6:
+            _, writer = await asyncio.open_connection("127.0.0.1", admin.port, local_addr=(address, 0))
+            writer.write(first)
+            held.append(writer)
+        for _ in range(5):
+            assert status(await admin.raw(request("GET /healthz HTTP/1.1"))) == 200
+        for writer in held:
+            writer.close()
+
+
+async def test_answers_that_nobody_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "TAKE_S", 0.5)
+    monkeypatch.setattr(connection, "HEAD_S", 0.5)
+    text = b"specwatch_x 1\n" * 1_000_000
+    async with serving(tmp_path, **GUARDED, render_metrics=lambda: (text, "text/plain")) as admin:
+        for times in (1, 3):
+            reader, writer = await asyncio.open_connection("127.0.0.1", admin.port)
+            writer.write(b"GET /metrics HTTP/1.1\r\nhost: h\r\n%s\r\n\r\n" % bearer(READ) * times)
+            async with asyncio.timeout(20):
+                while not isinstance(reader.exception(), ConnectionError):
+                    writer.write(b"\r\n")
+                    await asyncio.sleep(0.05)
+        # Whoever takes them slowly gets them whole.
+        reader, writer = await asyncio.open_connection("127.0.0.1", admin.port)
+        writer.write(request("GET /metrics HTTP/1.1", bearer(READ)))
+        got = 0
+        while part := await reader.read(1_000_000):
+            got += len(part)
+            await asyncio.sleep(0.05)
+        writer.close()
+        assert got > len(text)
 
 
 # ---- what is left behind

@@ -1,6 +1,7 @@
 """Rows of orders and refusals, from the socket to the table and to the API."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -8,7 +9,7 @@ import pytest
 from support.admin import Admin, serving
 from support.records import NOW
 
-from sidecar.api.audit import Audit
+from sidecar.api.audit import Asked, Audit, Trail
 from sidecar.store.rows import AuditRow
 from sidecar.store.writer import Writer
 
@@ -75,6 +76,19 @@ async def test_refusals_are_told_once_a_minute(tmp_path: Path) -> None:
             await http.get("/metrics", headers={"host": "evil.example"})
             await http.get(f"/{CONTROL}")
         assert [(row.path, row.status, row.detail) for row in admin.rows] == [("/metrics", 421, "wrong_host")]
+
+
+async def test_refusals_of_however_many_addresses_are_few_rows() -> None:
+    rows: list[AuditRow] = []
+    deps: Any = SimpleNamespace(
+        admin_token=CONTROL, admin_read_token=None, now=lambda: NOW, instance="i", audit=rows.append
+    )
+    trail = Trail(deps)
+    for number in range(20_000):
+        trail.refusal(Asked("none", f"10.{number >> 8}.{number & 255}.1", "GET", "/"), 401, "invalid_api_key")
+    trail.order(Asked("control", "10.0.0.1", "PUT", "/api/v1/fallback"), 200, "")
+    assert 60 <= len(rows) <= 200
+    assert rows[-1].scope == "control"
 
 
 async def test_the_path_of_a_refusal_holds_no_token(tmp_path: Path) -> None:
