@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from sqlalchemy import URL, Engine, NullPool, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, DisconnectionError
 
 #: Longest wait for another process's SQLite lock before an attempt counts as failed.
 BUSY_TIMEOUT_MS = 1000
@@ -150,6 +150,7 @@ def _sqlite(url: URL, timeout_s: float | None = None) -> Engine:
         engine = create_engine(url, creator=connect, poolclass=NullPool, hide_parameters=True)
     else:
         engine = create_engine(url, creator=connect, pool_size=1, max_overflow=0, pool_timeout=5, hide_parameters=True)
+        _keep_to_the_file(engine, path)
     begin = "BEGIN" if read_only else "BEGIN IMMEDIATE"
 
     @event.listens_for(engine, "begin")
@@ -157,6 +158,27 @@ def _sqlite(url: URL, timeout_s: float | None = None) -> Engine:
         connection.exec_driver_sql(begin)
 
     return engine
+
+
+def _keep_to_the_file(engine: Engine, path: Path) -> None:
+    """Open the file that is there: one that was deleted or replaced, as by a backup, takes rows and loses them."""
+
+    @event.listens_for(engine, "connect")
+    def _note(_connection: object, record: Any) -> None:
+        record.info["file"] = _file(path)
+
+    @event.listens_for(engine, "checkout")
+    def _compare(_connection: object, record: Any, _proxy: object) -> None:
+        if _file(path) != record.info["file"]:
+            raise DisconnectionError(f"{path} was replaced")
+
+
+def _file(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, path: Path, timeout_s: float | None) -> None:

@@ -71,7 +71,7 @@ def test_a_file_system_without_wal_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     connection = sqlite3.connect(f"file:{path}?vfs=unix-dotfile", uri=True)
     with pytest.raises(sqlite3.OperationalError, match=r"^database_url: .*a\.db cannot use write-ahead"):
-        _prepare_sqlite(connection, path, read_only=False)
+        _prepare_sqlite(connection, path, None)
     connection.close()
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -117,6 +118,20 @@ def test_without_tables_it_fails_and_then_works(database_url: str) -> None:
             store.exchange(mine, 0, None)
     upgrade(database_url)
     assert store.exchange([row()], 0, None)
+
+
+def test_a_file_that_was_deleted_and_made_anew_is_the_one_that_is_shared(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/a.db"
+    upgrade(url)
+    one, other = SharedStates(url, "f"), SharedStates(url, "f")
+    assert one.exchange([row()], 0, None)
+    for file in tmp_path.iterdir():
+        file.unlink()
+    upgrade(url)
+    assert one.exchange([row(version=1)], 0, None)
+    assert list(other.exchange([], 0, None) or ()) == [""]
+    one.close()
+    other.close()
 
 
 def test_a_lock_that_is_held_ends_it_soon(database: str) -> None:

@@ -25,6 +25,7 @@ from sidecar.store.engine import reading_engine
 from sidecar.store.expressions import Filters
 from sidecar.store.queries import Reader
 from sidecar.store.rows import MAX_RAW, MAX_TEXT, CountersRow, MovedToken, SimilarityRow, Transition, clean
+from sidecar.store.upgrade import upgrade
 from sidecar.store.writer import Writer
 
 
@@ -319,6 +320,19 @@ def test_a_deleted_file_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyP
         wait_for(lambda: writer.healthy)
         writer.put(record())
     assert count(url) == 1
+
+
+def test_rows_go_to_the_file_that_took_anothers_place(tmp_path: Path) -> None:
+    upgrade(f"sqlite:///{tmp_path}/backup.db")
+    with writing(f"sqlite:///{tmp_path}/a.db") as writer:
+        writer.put(record())
+        wait_for(lambda: writer.written == 1)
+        for name in ("a.db-wal", "a.db-shm"):
+            (tmp_path / name).unlink()
+        (tmp_path / "backup.db").rename(tmp_path / "a.db")
+        writer.put(record())
+        wait_for(lambda: writer.written == 2)
+    assert count(f"sqlite:///{tmp_path}/a.db") == 1
 
 
 def test_close_keeps_its_deadline_and_counts_what_is_left(tmp_path: Path) -> None:
