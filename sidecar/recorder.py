@@ -331,15 +331,12 @@ class Recorder:
         return made
 
     def _new_transcripts(self) -> Transcripts:
-        def failed() -> None:
-            self.tap.failures += 1
-
         return Transcripts(
             self.settings.redact,
             instance=self.settings.instance,
             spawn=self.tasks.spawn,
             told=self.writer.put_text,
-            failed=failed,
+            lost=self.writer.lose_text,
         )
 
     def _new_similarity(self) -> Similarity:

@@ -157,6 +157,10 @@ class Writer:
         """Queue a prompt or a reply, with the guarantees of `put`."""
         self._texts.put(kept)
 
+    def lose_text(self) -> None:
+        """Count one that was lost before it could be put."""
+        self._texts.dropped += 1
+
     def put_audit(self, order: AuditRow) -> None:
         """Queue an order to the admin port, with the guarantees of `put`."""
         self._audit.put(order)

@@ -485,6 +485,9 @@ class Tap:
             record = self._record(_NOTHING, outcome, status, bytes_in, bytes_out, now)
         try:
             self._context.sink(record)
+        except Exception as error:
+            self._fail(error)
+        try:
             if self._transcript is not None:
                 self._transcript.end(record, streamed=self._streamed, whole=not self._unread)
         except Exception as error:

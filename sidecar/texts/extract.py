@@ -33,16 +33,19 @@ def reply_of(data: bytes, *, streamed: bool) -> str | None:
     if streamed:
         return _streamed(data)
     value = _object(data)
-    if value is None:
-        return None
+    return None if value is None else _joined([_whole(value)]) or None
+
+
+def _whole(value: dict[str, Any]) -> str:
+    """What a reply says that came at once."""
     choices = value.get("choices")
     if isinstance(choices, list):
         first = next((each for each in choices if isinstance(each, dict) and each.get("index") in (0, None)), {})
         message = first.get("message")
-        return _said(message) if isinstance(message, dict) else _text(first.get("text")) or None
+        return _said(message) if isinstance(message, dict) else _text(first.get("text"))
     if isinstance(value.get("output"), list):
-        return _joined(map(_message, value["output"])) or None
-    return _content(value.get("content")) or None
+        return _joined(map(_message, value["output"]))
+    return _content(value.get("content"))
 
 
 def _object(data: bytes) -> dict[str, Any] | None:

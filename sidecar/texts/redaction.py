@@ -157,15 +157,19 @@ _CHARACTER = r"[0-9A-Za-z_/+=.~-]"
 _STRONG = (
     "password|passwd|passphrase|passcode|pwd|passwort|kennwort|contrase\u00f1a|mot de passe|\u5bc6\u7801|\u53e3\u4ee4"
 )
-_WEAK = "secret|api[_ -]?key|access[_ -]?key|private[_ -]?key|token"
-_IS = r"[\"'`]?[ \t]{0,8}(?:[:=\uff1a]|=>)[ \t]{0,8}"
-_VALUE = r"(?:\"([^\"\n]{1,500})|'([^'\n]{1,500})|`([^`\n]{1,500})|([^\s\"'`,;)}\]]{1,500}))"
+_WEAK = "secret|api[_ -]?key|access[_ -]?key|account[_ -]?key|private[_ -]?key|token"
+# JSON may be a text within JSON.
+_IS = r"(?:\\{0,3}[\"'`])?[ \t]{0,8}(?:[:=\uff1a]|=>)[ \t]{0,8}"
+_VALUE = (
+    r"(?:\\{1,3}\"([^\"\\\n]{1,500})|\"([^\"\n]{1,500})|'([^'\n]{1,500})|`([^`\n]{1,500})|([^\s\"'`,;)}\]]{1,500}))"
+)
 _KEYS = (
     r"(?:sk|pk|rk)[-_](?=[\w-]{0,100}\d)[\w-]{16,}+"  # OpenAI, Anthropic, Stripe
     r"|gh[oprsu]_\w{20,}+|github_pat_\w{20,}+|glpat-[\w-]{16,}+"
     r"|(?:AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{16}|AIza[\w-]{30,}+|ya29\.[\w-]{20,}+"
     r"|xox[a-z]-[\w-]{10,}+|xapp-[\w-]{10,}+"
     r"|hf_[0-9A-Za-z]{20,}+|npm_[0-9A-Za-z]{30,}+|pypi-[\w-]{30,}+|SG\.[\w-]{16,}+\.[\w-]{16,}+"
+    r"|GOCSPX-[\w-]{20,}+|whsec_[\w+/=]{16,}+|AGE-SECRET-KEY-1[0-9A-Z]{40,}+"
     r"|nvapi-[\w-]{20,}+|gsk_\w{20,}+|xai-\w{20,}+|dop_v1_\w{20,}+"
     r"|eyJ[\w-]{6,}+\.[\w-]{6,}+(?:\.[\w-]++){0,3}"  # JWT
 )
@@ -179,6 +183,7 @@ _KINDS = (
     # A user's name and a password before a host.
     _Kind("password", re.compile(r"://([^\s/@:]{0,200}:[^\s/@]{1,200})@")),
     _Kind("key", re.compile(rf"(?<![{_LETTER}-])(?:{_KEYS})", re.ASCII)),
+    _Kind("key", re.compile(r"hooks\.slack\.com/[a-z]{1,20}/([\w/-]{16,}+)", re.ASCII)),
     _Kind("key", re.compile(rf"bearer[ \t]{{1,8}}(?={_CHARACTER}{{0,200}}\d)({_CHARACTER}{{8,}}+)"), small=True),
     _Kind(
         "key",
@@ -191,6 +196,13 @@ _KINDS = (
         _if(_is_password),
         small=True,
     ),
+    # Of a command line, and of XML.
+    _Kind(
+        "password",
+        re.compile(rf"--(?:{_STRONG}|{_WEAK})[ \t]{{1,8}}[\"']?(?=\S{{0,60}}\d)([^\s\"'`]{{1,500}})"),
+        small=True,
+    ),
+    _Kind("password", re.compile(rf"<(?:{_STRONG}|{_WEAK})>([^<\n]{{1,500}})"), small=True),
     _Kind(
         "password",
         re.compile(r"(?:pass(?:word|phrase|code)|pin|token) is +[\"'`]?(?=\S{0,40}\d)([^\s\"'`,;]{1,500})"),

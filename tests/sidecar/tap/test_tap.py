@@ -382,6 +382,19 @@ def test_a_transcript_of_what_is_not_read_is_not_whole() -> None:
     assert heard.told[1:][1:] == [False, False]
 
 
+def test_a_transcript_ends_where_the_record_cannot_be_kept() -> None:
+    heard = Heard()
+    run = Run(transcript=lambda: heard)
+
+    def fail(record: Record) -> None:
+        raise ValueError
+
+    run.context.sink = fail
+    run.reply((0.1, DONE))
+    run.tap.end(Outcome.OK, 200, 7, 9, 12.0)
+    assert heard.told[-2:] == [True, False]
+
+
 @pytest.mark.parametrize("where", ["request", "reply", "end"])
 def test_a_transcript_that_fails_is_a_failure_of_the_tap_and_changes_no_byte(where: str) -> None:
     run = Run(transcript=lambda: Heard(where))

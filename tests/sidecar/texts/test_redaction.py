@@ -54,6 +54,9 @@ SECRETS = [
     ("key", "hf_abcdefghijklmnopqrstuvwxyz"),
     ("key", "SG.abcdefghijklmnop1234.abcdefghijklmnop1234"),
     ("key", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N"),
+    ("key", "GOCSPX-abcdefghijklmnopqrstuvwx1234"),
+    ("key", "whsec_abcdefghijklmnopqrstuvwx1234"),
+    ("key", "AGE-SECRET-KEY-1" + "QPZRY9X8" * 7),
     ("private key", "-----BEGIN RSA PRIVATE KEY-----\nMIIE\nabc=\n-----END RSA PRIVATE KEY-----"),
     ("private key", "-----BEGIN PGP PRIVATE KEY BLOCK-----\nx\n-----END PGP PRIVATE KEY BLOCK-----"),
 ]
@@ -86,6 +89,12 @@ def test_a_private_key_without_its_end() -> None:
         ("postgresql://me:geheim@db:5432/x", "postgresql://[password]@db:5432/x"),
         ("https://x.example/?a=1&token=abc123&b=2", "https://x.example/?a=1&token=[password]"),
         ("İ password: hunter2", "İ password: [password]"),
+        (r'{"a": "{\"password\": \"hunter2\", \"b\": 1}"}', r'{"a": "{\"password\": \"[password]\", \"b\": 1}"}'),
+        (r"\\\"api_key\\\": \\\"abc123\\\"", r"\\\"api_key\\\": \\\"[password]\\\""),
+        ("AccountName=a;AccountKey=Eby8vdM0/K1SZFPT==;x", "AccountName=a;AccountKey=[password];x"),
+        ("mysql --password hunter2 -h db", "mysql --password [password] -h db"),
+        ("<password>hunter</password>", "<password>[password]</password>"),
+        ("https://hooks.slack.com/services/T0000/B0000/XXXXXXXX", "https://hooks.slack.com/services/[key]"),
     ],
 )
 def test_what_is_named(text: str, redacted: str) -> None:
@@ -97,6 +106,7 @@ LEFT_ALONE = [
     "def login(password: str = None, token: str | None = None) -> bool:",
     "password = getpass.getpass(); token = os.environ['TOKEN']",
     "the password is wrong, and the token is invalid",
+    "the option --password is none; use --token FILE, or <token>",
     "commit 9fceb02d0ae598e95dc970b74767f19372d61af8 (HEAD)",
     "sha256: e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
     "550e8400-e29b-41d4-a716-446655440000",
