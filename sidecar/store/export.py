@@ -231,6 +231,7 @@ def _whole_or_not(file: Path, *, force: bool) -> Iterator[IO[bytes]]:
     """A file that has its name only once it is whole, and is on the disk then. Raises ExportError."""
     if str(file) == "-":
         raise OptionError("--out: - is not supported, as Parquet is no stream: name a file")
+    file = Path(os.path.realpath(file))  # a link stays one
     part = file.with_name(f".{file.name}.{os.getpid()}.part")
     try:
         _check_place(file, force=force)
@@ -251,6 +252,8 @@ def _whole_or_not(file: Path, *, force: bool) -> Iterator[IO[bytes]]:
 def _check_place(file: Path, *, force: bool) -> None:
     if file.is_dir():
         raise OptionError(f"--out: {file} is a folder: name a file in it")
+    if file.exists() and not file.is_file():
+        raise OptionError(f"--out: {file} is no file that could be replaced: name another")
     if not file.parent.is_dir():
         raise OptionError(f"--out: there is no folder {file.parent}: make it, or name another")
     if file.exists() and not force:

@@ -67,6 +67,7 @@ async def test_a_spool_that_cannot_be_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SPECWATCH_SPOOL")
     taken = tmp_path / "specwatch-spool"
     taken.touch()
     with pytest.raises(SettingsError, match=f"^spool: {taken}: File exists; name a folder .* or set spool_mb to 0$"):

@@ -3,6 +3,7 @@
 import os
 import resource
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -259,6 +260,19 @@ def test_errors_name_option_and_remedy(
         export(url, table, Path(file) if file == "-" else tmp_path / file)
     assert sorted(tmp_path.iterdir()) == before
     assert (tmp_path / "there.parquet").read_bytes() == b"mine"
+
+
+def test_what_force_replaces_is_a_file(url: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "device")
+    with pytest.raises(OptionError, match="--out: .*device is no file that could be replaced"):
+        export(url, "requests", tmp_path / "device", force=True)
+    assert stat.S_ISFIFO((tmp_path / "device").stat().st_mode)
+    link, target = tmp_path / "latest.parquet", tmp_path / "monday.parquet"
+    link.symlink_to(target)
+    assert export(url, "requests", link).rows == 1
+    assert (link.readlink(), len(parquet.read_table(target))) == (target, 1)
+    with pytest.raises(OptionError, match=r"monday\.parquet is there already"):
+        export(url, "requests", link)
 
 
 def test_an_empty_window_is_a_mistake(url: str, tmp_path: Path) -> None:
