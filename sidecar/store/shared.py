@@ -18,8 +18,8 @@ from .schema import shared_states
 
 #: Circuits that are none: the operator's order, and that a sidecar which stops has given the engine its cap back.
 ORDER, CAP = "order", "cap"
-#: What may be forgotten is, after so long, s: clients name scenarios.
-FORGOTTEN_S = 7 * 86_400.0
+#: What may be forgotten is, after so long, s, and but for so many: clients name scenarios.
+FORGOTTEN_S, MOST_PASSING = 7 * 86_400.0, 500
 
 #: Statements of one exchange take so long at most; a sidecar that stands still inside one lets the others go on.
 _BOUNDS = "SET LOCAL statement_timeout = '1s'; SET LOCAL idle_in_transaction_session_timeout = '2s'"
@@ -67,7 +67,9 @@ def settled(theirs: Mapping[str, SharedRow], mine: Iterable[SharedRow], under: i
     """
     mine = list(mine)
     newest = max((under, *(row.version for row in (*theirs.values(), *mine))))
-    rows = {circuit: row for circuit, row in theirs.items() if row.age_s < FORGOTTEN_S or not passing(row)}
+    passed = sorted([row for row in theirs.values() if passing(row)], key=lambda row: row.age_s)
+    forgotten = {row.circuit for at, row in enumerate(passed) if at >= MOST_PASSING or row.age_s >= FORGOTTEN_S}
+    rows = {circuit: row for circuit, row in theirs.items() if circuit not in forgotten}
     standing = rows.get(ORDER)
     order = next((row for row in mine if row.circuit == ORDER), None)
     if order is not None:

@@ -264,7 +264,7 @@ def test_errors_name_option_and_remedy(
 
 def test_what_force_replaces_is_a_file(url: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "device")
-    with pytest.raises(OptionError, match="--out: .*device is no file that could be replaced"):
+    with pytest.raises(OptionError, match=r"--out: .*device is no file that could be replaced"):
         export(url, "requests", tmp_path / "device", force=True)
     assert stat.S_ISFIFO((tmp_path / "device").stat().st_mode)
     link, target = tmp_path / "latest.parquet", tmp_path / "monday.parquet"

@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy.exc import DBAPIError
 from support.postgres import Cluster
 
-from sidecar.store.shared import CAP, FORGOTTEN_S, ORDER, SharedRow, SharedStates
+from sidecar.store.shared import CAP, FORGOTTEN_S, MOST_PASSING, ORDER, SharedRow, SharedStates
 from sidecar.store.upgrade import upgrade
 
 
@@ -109,6 +109,19 @@ def test_slices_that_returned_a_week_ago_are_pruned(database: str) -> None:
     found = store.exchange([row("scenario=z")], 0, None)
     assert found is not None
     assert set(found) == {"", "scenario=y", "scenario=z"}
+
+
+def test_slices_that_returned_are_few_rows_whoever_names_them(database: str) -> None:
+    store = SharedStates(database, "f")
+    store.exchange([row("scenario=open"), row("scenario=first", to_state="speculative", age_s=60.0)], 0, None)
+    for part in range(0, 1000, 250):
+        store.exchange([row(f"scenario={n}", to_state="speculative") for n in range(part, part + 250)], 0, None)
+    rows = store.exchange([row(reason="another")], 0, None)
+    store.close()
+    assert rows is not None
+    assert len(rows) <= MOST_PASSING + 2
+    assert {"scenario=open", "", "scenario=999"} <= rows.keys()
+    assert "scenario=first" not in rows
 
 
 def test_without_tables_it_fails_and_then_works(database_url: str) -> None:
