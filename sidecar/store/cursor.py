@@ -24,6 +24,7 @@ def read_cursor(cursor: str) -> tuple[datetime, int]:
         started_at, number = datetime.fromisoformat(time), int(row)
     except ValueError:
         raise BadCursor from None
-    if started_at.tzinfo is None or not 0 <= number < 2**63:
+    # The ends of the calendar can neither be moved to UTC nor counted up.
+    if started_at.tzinfo is None or not 1 < started_at.year < 9999 or not 0 <= number < 2**63:
         raise BadCursor
     return started_at, number

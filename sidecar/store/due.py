@@ -31,6 +31,14 @@ TABLES: Mapping[str, Table] = {"requests": rollups, "similarities": similarity_r
 #: Rows a statement on SQLite takes: after each the driver waits for Python's lock, and a writer for the transaction.
 _SQLITE_ROWS = 64
 
+_KEY = [column.name for column in rollups_due.primary_key.columns]
+_TAKE_AWAY = (
+    "DELETE FROM rollups_due WHERE rowid IN "  # noqa: S608 - names of the schema
+    "(SELECT d.rowid FROM json_each(?) AS m CROSS JOIN rollups_due AS d ON "
+    + " AND ".join(f"d.{name} = json_extract(m.value, '$[{i}]')" for i, name in enumerate([*_KEY, "stamp"]))
+    + ")"
+)
+
 _d = rollups_due.c
 #: Marks that are looked at in one go; others wait for the next.
 MOST_MARKS = 500
@@ -62,9 +70,9 @@ def due_longer(connection: Connection, now: float, most: int = MOST_MARKS) -> li
     return found
 
 
-def closed(connection: Connection, now: float) -> int:
-    """Spans that are over and due."""
-    spans = select(_d.family, _d.span_s, _d.at).distinct()
+def closed(connection: Connection, now: float, most: int = 2**62) -> int:
+    """Spans that are over and due; of each family and length counted no further than to `most`."""
+    spans = select(_d.at).distinct().limit(most)
     counts = [
         select(func.count()).select_from(
             spans.where(_d.family == family, _d.span_s == span_s, _d.at <= utc(now - span_s - SETTLED_S)).subquery()
@@ -101,8 +109,7 @@ def mark(connection: Connection, family: str, span_s: int, starts: Iterable[int]
         for at in sorted(starts)
     ]
     made = (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(rollups_due)
-    key = list(rollups_due.primary_key.columns)
-    connection.execute(made.on_conflict_do_update(index_elements=key, set_={"stamp": made.excluded.stamp}), rows)
+    connection.execute(made.on_conflict_do_update(index_elements=_KEY, set_={"stamp": made.excluded.stamp}), rows)
 
 
 def _newest(family: str, span_s: int) -> Select[Any]:
@@ -196,11 +203,12 @@ def _unmark(connection: Connection, spans: Iterable[Due]) -> None:
     ]
     if not marks:
         return
-    columns = tuple_(_d.family, _d.span_s, _d.at, _d.instance, _d.stamp)
     if connection.dialect.name == "sqlite":
-        connection.execute(delete(rollups_due).where(columns.in_(marks)))
+        # From each mark to its row: SQLite would look through all rows for any of a list of keys.
+        given = [(family, span_s, utc_text(at.timestamp()), *rest) for family, span_s, at, *rest in marks]
+        connection.exec_driver_sql(_TAKE_AWAY, (json.encode(given).decode(),))
         return
+    columns = tuple_(_d.family, _d.span_s, _d.at, _d.instance, _d.stamp)
     # A mark that a writer holds is about to be another one. To wait for it might be to wait for each other.
     free = select(rollups_due).where(columns.in_(marks)).with_for_update(skip_locked=True).cte("free")
-    key = [_d[column.name] == free.c[column.name] for column in rollups_due.primary_key.columns]
-    connection.execute(delete(rollups_due).where(*key))
+    connection.execute(delete(rollups_due).where(*(_d[name] == free.c[name] for name in _KEY)))

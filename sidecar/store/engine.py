@@ -20,6 +20,9 @@ BUSY_TIMEOUT_MS = 1000
 READ_TIMEOUT_S = 30
 _CONNECT_TIMEOUT_S = 3
 _READERS = 4
+#: A server that has gone without a word, as a machine that was switched off, is found out within a minute. The system
+#: would take two hours, for which the keeper and readers wait.
+_ALIVE = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 60_000}
 
 
 class DatabaseUrlError(ValueError):
@@ -109,7 +112,7 @@ def reading_engine(database_url: str, timeout_s: float = READ_TIMEOUT_S) -> Engi
 
 def _postgresql(url: URL, *, pool_size: int, **options: Any) -> Engine:
     # Prepared statements do not survive a pooler in transaction mode, and gain little here.
-    arguments = {"connect_timeout": _CONNECT_TIMEOUT_S, "prepare_threshold": None}
+    arguments = {"connect_timeout": _CONNECT_TIMEOUT_S, "prepare_threshold": None, **_ALIVE}
     return create_engine(
         url,
         pool_size=pool_size,

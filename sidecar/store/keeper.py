@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass
 from functools import partial
 
@@ -30,6 +31,8 @@ _TIMES_LONGER = 9.0
 #: What a pass takes of each kind of work, but for a piece that was begun.
 _REFRESH_S = 1.0
 _PRUNE_S = 0.5
+#: Of spans that are due, how many of each kind are counted in each pass: those of a year take a second and more.
+_MOST_PENDING = 10_000
 #: How often it is looked whether there is something to prune, and whether partitions are missing.
 _LOOK_S = 60.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
@@ -51,7 +54,8 @@ class Keeper:
         self._error_pause_s = 0.0
         #: Since the start.
         self.passes = 0
-        #: Spans that are over and whose rollups are due, and how long a pass took, s; as of the last pass.
+        #: Spans that are over and whose rollups are due (of each kind 10,000 at most), and how long a pass took, s; as
+        #: of the last pass.
         self.pending = 0
         self.last_s = 0.0
         #: None: the last pass went well.
@@ -102,7 +106,7 @@ class Keeper:
             with self._engine.begin() as connection:
                 ahead(connection, now)
         self._refresher.refresh(now, begun + _REFRESH_S, self._stop.is_set)
-        self.pending = self._refresher.read(partial(closed, now=now))
+        self.pending = self._refresher.read(partial(closed, now=now, most=_MOST_PENDING))
         # What there is left to prune is gone on with in the next pass.
         if look and self._pruner.prune(now, time.monotonic() + _PRUNE_S, self._stop.wait):
             self._looked = begun
@@ -171,7 +175,11 @@ def _caught_up(engine: Engine, refresher: Refresher, progress: Callable[[int, in
             made += spans
             progress(made, max(left - made, 0))
 
-        work_off(engine, time.time(), more)
+        try:
+            work_off(engine, time.time(), more)
+        except BrokenExecutor as error:
+            # As where there was no memory for them.
+            log.warning("rollups: the processes that work them out have ended; this one goes on: %s", error)
         total, left, moved = made, refresher.read(partial(closed, now=time.time())), time.monotonic()
     while left:
         done = 0

@@ -41,6 +41,9 @@ class Refresher:
             # Where groups are made, a writer must not wait.
             self.reading = reading_engine(engine.url.render_as_string(hide_password=False), READ_TIMEOUT_S)
         self._at_once = 1
+        #: With which kind of work `refresh` begins: with the one behind that in which it was cut short. For where much
+        #: comes in, the minute under way alone takes a whole turn, each time.
+        self._turn = 0
         self._aside: dict[tuple[str, int, int], float] = {}
 
     def close(self) -> None:
@@ -59,23 +62,32 @@ class Refresher:
         SQLAlchemyError; what it was about comes last then for a while.
         """
         done = 0
-        for spans in self._jobs(now):
-            if not self._exchange(spans):
-                break
-            done += len(spans)
-            if stopped() or time.monotonic() >= until:
-                break
+        kinds = self._jobs(now)
+        for turn in range(self._turn, self._turn + len(kinds)):
+            for spans in kinds[turn % len(kinds)]:
+                if not self._exchange(spans):
+                    return done
+                done += len(spans)
+                if stopped() or time.monotonic() >= until:
+                    self._turn = (turn + 1) % len(kinds)
+                    return done
+        self._turn = 0
         return done
 
-    def _jobs(self, now: float) -> Iterator[list[Due]]:
-        """The newest minutes, longer spans, then all other minutes."""
+    def _jobs(self, now: float) -> tuple[Iterator[list[Due]], ...]:
+        """The newest minutes, longer spans, and all other minutes."""
         waiting = self._ready(due_minutes)
-        if waiting:
-            yield self._together(waiting)
-        for span in self._ready(partial(due_longer, now=now)):
-            yield [span]
-        while waiting:
-            yield self._together(waiting)
+        newest = self._together(waiting) if waiting else None
+
+        def longer() -> Iterator[list[Due]]:
+            for span in self._ready(partial(due_longer, now=now)):
+                yield [span]
+
+        def others() -> Iterator[list[Due]]:
+            while waiting:
+                yield self._together(waiting)
+
+        return iter([newest] if newest else []), longer(), others()
 
     def _ready(self, question: Callable[[Connection], list[Due]]) -> list[Due]:
         passed = time.monotonic()

@@ -1,13 +1,13 @@
 """What an answer is read from: rows, as long as they are few, else rollups of minutes, hours and days."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, case, false, func, or_, select, true
+from sqlalchemy import ColumnElement, Connection, and_, case, false, func, not_, or_, select, true
 
 from .cover import DAY, HOUR, MINUTE, Kept, Piece, cover, rounded, rounded_step
-from .expressions import BUCKETS, Columns, Filters, check_steps, epoch, r, utc
+from .expressions import BUCKETS, OTHER, Columns, Filters, check_steps, epoch, r, utc
 from .schema import requests, rollups, rollups_due, similarities, similarity_rollups
 
 #: Rows that are read for what rollups do not know.
@@ -19,6 +19,11 @@ _MOST_LATE, _LATE_S = 10, 60
 _GRACE_S = 120
 #: A window with more pieces is one of rows that are being added all over it.
 _MOST_PIECES = 100
+
+#: Of the requests of one scenario or model, the largest share that may be among those that are pooled.
+_MOST_HIDDEN = 0.01
+#: Filters that rollups of any dimension know.
+_EVERYWHERE = {"upstream", "arm", "outcome"}
 
 _due = rollups_due.c
 _ANY = Filters()
@@ -88,7 +93,7 @@ class Source:
         if self.by in BUCKETS:
             return str(self.by)
         # Any dimension of buckets would do; this one has the fewest.
-        named = self.by in ("scenario", "model") or not self.filters.names.keys() <= {"upstream", "arm", "outcome"}
+        named = self.by in ("scenario", "model") or not self.filters.names.keys() <= _EVERYWHERE
         return "" if named else "temperature"
 
     def rollups(self, dimension: str) -> list[ColumnElement[bool]]:
@@ -117,26 +122,52 @@ def choose(connection: Connection, asked: Asked, most_exact: int, family: Family
         return exact
     state = _State(connection, family, now)
     first, last = rounded(since, until, state.kept)
+    gone = not state.has_all_rows(since, until)
+    if not gone and state.late(first, last):
+        return exact
     due = state.due(first, last)
     count = state.count(cover(first, last, kept=state.kept, due=due, complete=state.complete))
-    gone = not state.has_all_rows(since, until)
-    if not gone and (count <= most_exact or state.late(first, last)):
+    if not gone and count <= most_exact:
         return exact
-    if _only_rows(asked):
-        if gone or count > MOST_ROWS:
-            raise TooManyRows(state.advice(asked, since, until, count, gone=gone))
-        return exact
+    only_rows_tell = _not_rolled(asked)
     finest = state.kept.finest(since)
     step_s = None if asked.step_s is None else rounded_step(asked.step_s, until - since, finest)
     pieces = cover(first, last, step_s=step_s, kept=state.kept, due=due, complete=state.complete)
-    if len(pieces) > _MOST_PIECES and not gone:
-        return exact
-    return Source(asked.window_s, asked.by, filters, first, min(last, now), step_s, pieces, finest)
+    if only_rows_tell is None:
+        if len(pieces) > _MOST_PIECES and not gone:
+            return exact
+        rolled = Source(asked.window_s, asked.by, filters, first, min(last, now), step_s, pieces, finest)
+        if (only_rows_tell := _pooled(connection, rolled)) is None:
+            return rolled
+    if gone or count > MOST_ROWS:
+        raise TooManyRows(state.advice(asked, only_rows_tell, since, until, count, gone=gone))
+    return exact
 
 
-def _only_rows(asked: Asked) -> bool:
+def _not_rolled(asked: Asked) -> str | None:
+    """What is asked for that no rollup knows."""
     names = asked.filters.names.keys()
-    return "instance" in names or (asked.by in BUCKETS and not names <= {"upstream", "arm", "outcome"})
+    if "instance" in names:
+        return "one instance"
+    if asked.by in BUCKETS and not names <= _EVERYWHERE:
+        return f"{asked.by} of one scenario or model"
+    return None
+
+
+def _pooled(connection: Connection, source: Source) -> str | None:
+    """What is asked for where too many of its requests may be among those whose scenario and model are pooled."""
+    named = source.filters.names.keys() - _EVERYWHERE
+    if not named:
+        return None
+    c = rollups.c
+    wanted = and_(*(c[name] == source.filters.names[name] for name in named))
+    unnamed = replace(source, filters=replace(source.filters, scenario=None, model=None))
+    sizes = [
+        func.coalesce(func.sum(c.requests).filter(of), 0)
+        for of in (wanted, and_(c.scenario == OTHER, c.model == OTHER, not_(wanted)))
+    ]
+    found, hidden = connection.execute(select(*sizes).where(*unnamed.rollups(""))).one()
+    return None if hidden <= _MOST_HIDDEN * float(found) else "a scenario or model that few requests have"
 
 
 class _State:
@@ -212,9 +243,8 @@ class _State:
         last = min(last, int(until // MINUTE * MINUTE))
         return first >= last or not self.count(cover(first, last, kept=self.kept, due={}, complete=self.complete))
 
-    def advice(self, asked: Asked, since: float, until: float, count: int, *, gone: bool) -> str:
-        """Why rows will not do, and for which window they would."""
-        what = "one instance" if "instance" in asked.filters.names else f"{asked.by} of one scenario or model"
+    def advice(self, asked: Asked, what: str, since: float, until: float, count: int, *, gone: bool) -> str:
+        """Why rows will not do for `what` is asked for, and for which window they would."""
         ends = self._family.columns.at < utc(until), self._family.columns.at >= utc(max(since, until - 7 * DAY))
         newest = (
             select(self._family.columns.at, self._family.count)

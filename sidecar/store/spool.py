@@ -8,6 +8,7 @@ Nothing is flushed to the disk by itself. A process that is killed loses nothing
 costs what the system had not written back yet, on Linux the last 30 s or so, and is found by the sums.
 """
 
+import errno
 import fcntl
 import logging
 import os
@@ -38,6 +39,8 @@ _PARTS = 8
 #: How long nothing is tried after a disk has refused.
 _AGAIN_S = 1.0
 _LOCK = "lock"
+#: What a file that cannot be opened is not to blame for: a process with many connections runs out of descriptors.
+_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 _decode = msgspec.msgpack.Decoder(tuple[int, str, tuple[str, ...], list[tuple[Any, ...]]]).decode
 
@@ -71,7 +74,7 @@ class _Segment:
 
 
 class Spool:
-    """A bounded queue of rows on disk, for one thread. Whatever the disk does, only the constructor raises.
+    """A bounded queue of rows on disk, for one thread. Whatever the disk does, only the constructor and `read` raise.
 
     `records` wait, in `bytes`, which are 0 where nothing does; `dropped` rows are lost, as the limit was reached or a
     file cannot be read.
@@ -154,7 +157,10 @@ class Spool:
         return len(rows)
 
     def read(self, most: int) -> Iterator[Frame]:
-        """The oldest frames, until these are `most` rows or more. They stay until `advance`."""
+        """The oldest frames, until these are `most` rows or more. They stay until `advance`.
+
+        Raises OSError where a file cannot be read for the moment.
+        """
         self._seal()
         for segment in self._segments:
             segment.read, segment.torn = segment.done, False
@@ -357,6 +363,8 @@ def _frames(segment: _Segment) -> Iterator[Frame]:
             segment.read = offset, number
     except (OSError, ValueError) as error:
         # `msgspec.DecodeError` is a ValueError.
+        if isinstance(error, OSError) and error.errno in _PASSING:
+            raise
         segment.torn = True
         log.warning("spool: %s cannot be read on: %s", segment.path.name, error)
 

@@ -1,9 +1,11 @@
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, OperationalError
+from support.postgres import Cluster
 
 from sidecar.store.engine import (
     DatabaseUrlError,
@@ -14,6 +16,19 @@ from sidecar.store.engine import (
     writing_engine,
 )
 from sidecar.store.upgrade import upgrade
+
+
+def test_a_server_that_is_gone_without_a_word_is_found_out(postgres: Cluster) -> None:
+    """Also by those who only wait for its answer."""
+    url = postgres.new_url()
+    for made in (writing_engine(url), reading_engine(url), writing_engine(f"{url}?keepalives_idle=7")):
+        with made.connect() as connection:
+            driver: Any = connection.connection.driver_connection
+            told = driver.info.get_parameters()
+        made.dispose()
+        assert told["keepalives_idle"] in ("30", "7")
+        assert (told["keepalives_interval"], told["keepalives_count"], told["tcp_user_timeout"]) == ("10", "3", "60000")
+    assert told["keepalives_idle"] == "7"
 
 
 @pytest.mark.parametrize(

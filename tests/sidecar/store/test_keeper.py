@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +200,17 @@ def test_catching_up_with_much_takes_processes(database_url: str, monkeypatch: p
     assert made >= 300
     assert [done for done, _ in told] == sorted(done for done, _ in told)
     assert counted(database_url) == counted(database_url, 3600) == counted(database_url, DAY) == len(items)
+
+
+def test_catching_up_goes_on_alone_where_processes_end(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def work_off(*_: Any) -> None:
+        raise BrokenProcessPool("a child process terminated abruptly")
+
+    monkeypatch.setattr(keeper, "LONG", 5)
+    monkeypatch.setattr(keeper, "work_off", work_off)
+    filled(database_url, 20)
+    assert catch_up(database_url)[1] == 0
+    assert counted(database_url) == counted(database_url, DAY) == 20
 
 
 def test_catching_up_beside_a_keeper(database_url: str, running: Keeper) -> None:

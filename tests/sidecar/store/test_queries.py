@@ -567,7 +567,19 @@ def test_pages_walk_all_rows_once(store: Store, times: list[int], limit: int, ch
 
 
 @pytest.mark.parametrize(
-    "cursor", ["", "x", "\x00", "é", "bm9w", "MjAyNi0wMS0wMSAx", "MjAyNi0wMS0wMVQwMDowMDowMCswMDowMCAtMQ"]
+    "cursor",
+    [
+        "",
+        "x",
+        "\x00",
+        "é",
+        "bm9w",
+        "MjAyNi0wMS0wMSAx",
+        "MjAyNi0wMS0wMVQwMDowMDowMCswMDowMCAtMQ",
+        # The ends of the calendar.
+        "OTk5OS0xMi0zMVQyMzo1OTo1OS45OTk5OTkrMDA6MDAgNQ",
+        "MDAwMS0wMS0wMVQwMDowMDowMCsxNDowMCA1",
+    ],
 )
 def test_cursors_that_no_page_gave(store: Store, cursor: str) -> None:
     with pytest.raises(BadCursor, match="next_cursor"):

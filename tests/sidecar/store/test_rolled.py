@@ -134,7 +134,8 @@ def test_series_equal_a_plain_computation(
     found = store.reader.acceptance(window, step, by, chosen, NOW)
     AcceptanceSeries.model_validate(found)
     assert found["exact"] == (found["resolution_s"] is None)
-    assert found["exact"] == bool(only_rows) or found["since"] >= found["until"]
+    pooled = (chosen.scenario or chosen.model) and any(item.scenario == item.model == "other" for item in items)
+    assert found["exact"] == bool(only_rows) or found["since"] >= found["until"] or pooled
     step = found["step_s"]
     rows = inside(items, found, chosen)
     if found["exact"]:
@@ -332,6 +333,30 @@ def test_what_only_rows_tell_has_a_limit(store: Rolled, monkeypatch: pytest.Monk
     until = Filters(instance="test", until=utc(NOW))
     with pytest.raises(TooManyRows, match=r"ask for since=2027-01-15T08:20Z"):
         store.reader.truncation(3600, None, None, until, NOW)
+
+
+@pytest.mark.parametrize("by", [None, "scenario"])
+def test_names_that_may_be_among_the_pooled_are_looked_for_in_rows(
+    store: Rolled, monkeypatch: pytest.MonkeyPatch, by: str | None
+) -> None:
+    """Rollups would tell of no requests where there are some."""
+    pool = [record(scenario="other", model="other", started_at=NOW - 60 * i) for i in range(1, 4)]
+    few, many = ([record(scenario=name) for _ in range(number)] for name, number in (("few", 5), ("many", 400)))
+    store.hold([*pool, *few, *many])
+
+    def asked(**names: str) -> tuple[bool, int]:
+        found = store.reader.acceptance(3600, None, by, Filters(**names), NOW)
+        return found["exact"], sum(point["requests"] for point in found["points"])
+
+    assert asked(scenario="many") == (False, 400)
+    assert asked(scenario="few") == (True, 5)
+    assert asked(scenario="none") == (True, 0)
+    assert asked(scenario="few", upstream="autoregressive") == (False, 0)
+    assert asked(scenario="other") == (False, 3)
+    assert asked(model="target") == (False, 405)
+    monkeypatch.setattr(source, "MOST_ROWS", 10)
+    with pytest.raises(TooManyRows, match="a scenario or model that few requests have are made of rows"):
+        asked(scenario="few")
 
 
 def test_pooled_names_are_one_group(store: Rolled) -> None:

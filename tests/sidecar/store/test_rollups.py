@@ -5,12 +5,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Table, delete, select
+from sqlalchemy import Table, delete, event, select
 from support.postgres import Cluster
 from support.records import NOW, figures, record, records
 from support.rolled import rollups
@@ -269,6 +270,41 @@ def test_a_crash_before_the_commit_changes_nothing(empty: Base, monkeypatch: pyt
     assert empty.due() == {("requests", MINUTE): 5}
     refresh_all(empty.engine, LATER)
     check(empty, items)
+
+
+def test_where_one_piece_of_work_takes_a_whole_turn_others_have_theirs(empty: Base) -> None:
+    """Rows of the minute under way come all the time."""
+    items = [record(started_at=NOW - 60 * i) for i in (100, 95, 90, 1)]
+    empty.put(items)
+    refresher = Refresher(empty.engine)
+    for _ in range(20):
+        items.append(record(started_at=NOW))
+        empty.put(items[-1:])
+        assert refresher.refresh(LATER, until=0) > 0
+    refresher.close()
+    assert empty.due().get(("requests", MINUTE), 0) <= 1
+    refresh_all(empty.engine, LATER)
+    check(empty, items)
+
+
+def test_marks_go_without_a_look_at_those_that_stay(tmp_path: Path) -> None:
+    """Nobody can write to SQLite meanwhile, and after an upgrade there are those of years."""
+    engine = writing_engine(f"sqlite:///{tmp_path / 'a.db'}")
+    upgrade(engine)
+    plans: list[str] = []
+
+    def note(connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        if statement.startswith("DELETE FROM rollups_due"):
+            plan = connection.connection.driver_connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
+            plans.extend(row[-1] for row in plan)
+
+    event.listen(engine, "before_cursor_execute", note)
+    with engine.begin() as connection:
+        Inserts(engine).insert("requests", connection, [request_row(record())])
+    refresh_all(engine, LATER)
+    engine.dispose()
+    assert plans
+    assert {plan.split()[0] for plan in plans if "due" in plan or " d " in plan} == {"SEARCH"}
 
 
 def test_what_cannot_be_refreshed_does_not_keep_the_others_from_it(

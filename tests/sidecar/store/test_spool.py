@@ -161,6 +161,23 @@ def test_a_damaged_file_costs_what_lies_behind_the_damage(data: st.DataObject) -
         assert [*Path(folder).iterdir()] == []
 
 
+def test_rows_wait_where_there_are_no_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is not to blame, and is not given up."""
+    waiting = Spool(tmp_path, 1 << 20, URL)
+    waiting.append("audit", orders(1, 2))
+
+    def refuse(*_: Any) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", refuse)
+        with pytest.raises(OSError, match="Too many"):
+            list(waiting.read(10))
+        assert waiting.records == 2
+    assert emptied(waiting) == [1, 2]
+    assert waiting.dropped == 0
+
+
 @given(st.lists(st.integers(1, 30), max_size=60), st.integers(500, 8000))
 def test_at_the_limit_the_oldest_go(sizes: list[int], limit: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
