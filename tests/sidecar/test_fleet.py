@@ -4,10 +4,12 @@ Engines are scripted; real servers, real sidecars, a real database. Clocks diffe
 """
 
 import asyncio
+import sqlite3
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ import pytest
 from support.postgres import Cluster, cluster
 from support.steered_engine import SteeredEngine
 from support.upstream import running
+
+from sidecar.store.upgrade import upgrade
 
 from .test_app import Process, sidecar
 from .test_controller import BAD, GOOD, QUICK, ask, reaches, state
@@ -189,6 +193,33 @@ async def test_c38_each_decides_by_itself_while_the_store_is_away(tmp_path: Path
         assert said.count("fleet f: decisions are shared") == 2
         await b.stop()
         await c.stop()
+
+
+async def test_c38_a_file_that_is_deleted_or_replaced_parts_no_fleet(tmp_path: Path) -> None:
+    file = tmp_path / "specwatch.db"
+    async with made_with(tmp_path, f"sqlite:///{file}") as make:
+        a, b = await make.shared("a", "b", **LONG)
+        upgrade(f"sqlite:///{tmp_path}/backup.db")
+        make.engines["a"].accepts = BAD
+        await ask(a, 25)
+        await soon("a fell back, b follows", lambda: is_in(b, state="autoregressive"))
+
+        async def told_again() -> bool:
+            with closing(sqlite3.connect(file)) as connection, suppress(sqlite3.Error):
+                return connection.execute("SELECT to_state FROM shared_states").fetchall() == [("autoregressive",)]
+            return False
+
+        for replace in (file.unlink, lambda: (tmp_path / "backup.db").rename(file)):
+            for suffix in ("-wal", "-shm"):
+                (tmp_path / f"specwatch.db{suffix}").unlink(missing_ok=True)
+            replace()
+            await come(told_again)
+            assert await is_in(a, state="autoregressive")
+            assert await is_in(b, state="autoregressive")
+        for number, (one, other) in enumerate(((a, b), (b, a))):
+            await one.put({"mode": "speculative", "reason": f"drill {number}"})
+            await soon("one was ordered, the other obeys", partial(is_in, other, reason=f"drill {number}"))
+        assert (await ask(b, 3)) == {"speculative": 3}
 
 
 async def test_c38_the_others_go_on_where_one_is_killed(make: Made) -> None:
