@@ -63,6 +63,9 @@ _MAX_ALERTS = 10_000
 #: How long a batch may take on PostgreSQL. A server that hangs, or is behind a network that has gone, says nothing; as
 #: long as it is waited for, rows are in memory alone, where by default there is room for 500 a second.
 _SILENT_S = 20.0
+#: How often rows go to the spool while tables are brought up to date, which takes minutes where there are many rows,
+#: and as long where another sidecar is about it.
+_MEANWHILE_S = 1.0
 #: Rows of a batch until one is taken, so that a slow server is not cut off each time.
 _FIRST_BATCH = 128
 #: How long past its deadline `close` waits for a statement under way.
@@ -238,7 +241,8 @@ class Writer:
         """Write what waits, and see to the database."""
         now = time.monotonic()
         if not self._ready:
-            upgrade(self._engine)
+            with self._spooling_meanwhile():
+                upgrade(self._engine)
             self._ready = True
         elif now - self._checked > _CHECK_S:
             self._check()
@@ -254,6 +258,23 @@ class Writer:
         if not self.healthy:
             self.healthy = True
             log.info("the database takes rows")
+
+    @contextmanager
+    def _spooling_meanwhile(self) -> Iterator[None]:
+        """What waits in memory goes to the spool from time to time, as long as the block keeps the thread busy."""
+        done = threading.Event()
+
+        def move() -> None:
+            while not done.wait(_MEANWHILE_S) and not self._stop.is_set():
+                self._to_spool()
+
+        mover = threading.Thread(target=move, name="specwatch-spooler", daemon=True)
+        mover.start()
+        try:
+            yield
+        finally:
+            done.set()
+            mover.join()
 
     @contextmanager
     def _begin(self) -> Iterator[Connection]:

@@ -25,8 +25,10 @@ from support.stored import count, request_ids, wait_for, writing
 
 from sidecar.record import Record
 from sidecar.store import spool as spool_module
+from sidecar.store import writer as writer_module
 from sidecar.store.engine import writing_engine
 from sidecar.store.spool import Spool
+from sidecar.store.upgrade import upgrade
 from sidecar.store.writer import Writer
 
 #: More than the rows of any test take.
@@ -234,6 +236,32 @@ def test_c29_a_server_that_hangs_is_away(postgres: Cluster, tmp_path: Path, monk
         assert request_ids(url) == ids(0, 200)
     finally:
         between.close()
+
+
+def test_rows_go_to_disk_while_tables_are_brought_up_to_date(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of many rows that takes minutes, for this sidecar and for those that wait for it."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slowly(engine: Any) -> str | None:
+        begun.set()
+        assert go_on.wait(30)
+        return upgrade(engine)
+
+    monkeypatch.setattr(writer_module, "upgrade", slowly)
+    monkeypatch.setattr(writer_module, "_MEANWHILE_S", 0.02)
+    with writing(database_url, capacity=50, spool=Spool(tmp_path / "spool", ROOM, database_url)) as writer:
+        assert begun.wait(30)
+        for number in range(200):
+            writer.put(numbered(number))
+            if number % 40 == 39:
+                wait_for(lambda: not writer._in_memory())
+        assert writer.spooled[0] == 200
+        go_on.set()
+        wait_for(lambda: writer.written == 200)
+        assert writer.dropped == 0
+    assert request_ids(database_url) == ids(0, 200)
 
 
 def test_a_slow_server_is_not_cut_off_for_ever(
