@@ -166,6 +166,36 @@ def test_requests_of_older_tables_are_kept_and_get_rollups(database_url: str, ol
     engine.dispose()
 
 
+@pytest.mark.parametrize("rows", [0, 3])
+def test_who_may_read_the_table_that_was_there_may_go_on(
+    postgres: Cluster, rows: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And views of it, which follow the old table, are told of."""
+    engine = writing_engine(postgres.new_url())
+    config = Config()
+    config.set_main_option("script_location", "sidecar.store:migrations")
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0005")
+        table = Table("requests", MetaData(), *(Column(c.name, c.type) for c in schema.requests.c if c.name != "id"))
+        if rows:
+            connection.execute(table.insert(), [old_row(record(started_at=time.time())) for _ in range(rows)])
+        connection.execute(text("GRANT SELECT ON requests TO pg_monitor WITH GRANT OPTION"))
+        connection.execute(text("GRANT INSERT ON requests TO PUBLIC"))
+        connection.execute(text("CREATE VIEW mine AS SELECT count(*) FROM requests"))
+    upgrade(engine)
+    assert "the view mine reads rows of before this upgrade only" in caplog.text
+    may = text("SELECT has_table_privilege('pg_monitor', 'requests', :privilege)")
+    with engine.begin() as connection:
+        granted = {
+            privilege: connection.scalar(may, {"privilege": privilege})
+            for privilege in ("SELECT WITH GRANT OPTION", "INSERT", "DELETE")
+        }
+        assert granted == {"SELECT WITH GRANT OPTION": True, "INSERT": True, "DELETE": False}
+        assert connection.scalar(text("SELECT count(*) FROM requests")) == rows
+    engine.dispose()
+
+
 def test_the_table_that_was_there_becomes_a_partition(postgres: Cluster) -> None:
     """Nothing of it is copied, and its index serves on."""
     engine = writing_engine(postgres.new_url())

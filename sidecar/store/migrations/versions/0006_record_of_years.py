@@ -3,6 +3,9 @@
 On PostgreSQL `requests` is partitioned by day; the table that was there becomes the partition of all before some day.
 """
 
+import logging
+from collections.abc import Sequence
+
 import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects.postgresql import JSONB
@@ -11,6 +14,8 @@ revision = "0006"
 down_revision = "0005"
 branch_labels = None
 depends_on = None
+
+_log = logging.getLogger(__name__)
 
 _ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 _JSON = sa.JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
@@ -165,12 +170,40 @@ def _partition() -> None:
         ["started_at"],
         postgresql_where=sa.text("acceptance_quality = 'ok' AND draft_tokens > 0"),
     )
-    if rows:
+    _grant_as(name)
+    views = _views_of(name)
+    for view in views:
+        _log.warning("the view %s reads rows of before this upgrade only: make it anew", view)
+    if rows or views:
         op.execute(
             f"ALTER TABLE requests ATTACH PARTITION {name} FOR VALUES FROM (MINVALUE) TO ('{until} 00:00:00+00')"
         )
     else:
         op.execute(f"DROP TABLE {name}")
+
+
+def _grant_as(name: str) -> None:
+    """Who may read the table that was there may read the one that takes its place."""
+    connection = op.get_bind()
+    grants = connection.execute(
+        sa.text(
+            "SELECT CASE grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(grantee)) END, privilege_type, "
+            "is_grantable FROM pg_class, aclexplode(relacl) WHERE oid = to_regclass(:name)"
+        ),
+        {"name": name},
+    ).all()
+    for grantee, privilege, grantable in grants:
+        more = " WITH GRANT OPTION" if grantable and grantee != "PUBLIC" else ""
+        connection.exec_driver_sql(f"GRANT {privilege} ON requests TO {grantee}{more}")
+
+
+def _views_of(name: str) -> Sequence[str]:
+    """Those that people have made of the table: they follow it, whatever its name."""
+    found = sa.text(
+        "SELECT DISTINCT r.ev_class::regclass::text FROM pg_depend d JOIN pg_rewrite r ON r.oid = d.objid "
+        "WHERE d.classid = 'pg_rewrite'::regclass AND d.refobjid = to_regclass(:name)"
+    )
+    return op.get_bind().scalars(found, {"name": name}).all()
 
 
 def downgrade() -> None:
