@@ -105,11 +105,14 @@ class Keeper:
         if look:
             with self._engine.begin() as connection:
                 ahead(connection, now)
-        self._refresher.refresh(now, begun + _REFRESH_S, self._stop.is_set)
+        try:
+            self._refresher.refresh(now, begun + _REFRESH_S, self._stop.is_set)
+        finally:
+            # Also where something cannot be refreshed, as else the disk fills up. What there is left to prune is gone
+            # on with in the next pass.
+            if look and self._pruner.prune(now, time.monotonic() + _PRUNE_S, self._stop.wait):
+                self._looked = begun
         self.pending = self._refresher.read(partial(closed, now=now, most=_MOST_PENDING))
-        # What there is left to prune is gone on with in the next pass.
-        if look and self._pruner.prune(now, time.monotonic() + _PRUNE_S, self._stop.wait):
-            self._looked = begun
         self.passes += 1
 
     def _failed(self, error: Exception) -> None:

@@ -66,6 +66,24 @@ def test_rows_are_in_rollups_soon_and_old_ones_go(database_url: str, running: Ke
     assert running.last_s < 20
 
 
+def test_what_cannot_be_refreshed_does_not_keep_what_is_old(
+    database_url: str, running: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[object] = []
+
+    def requests_of(*_: Any) -> Any:
+        tried.append(None)
+        raise ValueError("no such JSON")
+
+    monkeypatch.setitem(refresh._MINUTES, "requests", requests_of)
+    monkeypatch.setattr(refresh, "_ASIDE_S", 0.0)
+    with writing(database_url) as writer:
+        for ago in (0, 70 * DAY):
+            writer.put(record(started_at=time.time() - ago))
+        wait_for(lambda: running.pruned["requests"] == 1)
+    assert tried
+
+
 def test_days_ahead_are_there(postgres: Cluster) -> None:
     url = postgres.new_url()
     made = Keeper(url, RETENTION_DAYS)
