@@ -64,6 +64,10 @@ def _ask(settings: Settings, method: str, path: str, body: object = None, *, tim
         # The environment's proxies are for the outside.
         with httpx.Client(trust_env=False, timeout=timeout_s) as client:
             answer = client.request(method, url + path, json=body, headers=headers)
+    except httpx.ReadTimeout:
+        raise RemoteError(
+            f"the sidecar on {url} gave no answer in {timeout_s:g} s: its database may hang; see its log"
+        ) from None
     except httpx.HTTPError as error:
         raise RemoteError(
             f"no sidecar answers on {url} ({type(error).__name__}): start one with `specwatch up` or "
@@ -95,6 +99,10 @@ def print_status(answer: dict[str, Any], steered: list[dict[str, Any]]) -> None:
     since = datetime.fromisoformat(fallback["since"]).astimezone(UTC)
     table.add_row("state", f"{fallback['state']} (mode {fallback['mode']}) since {since:%Y-%m-%d %H:%M:%S} UTC")
     table.add_row("why", _shown(fallback["reason"]))
+    if fallback.get("fleet") is not None:
+        by = f"; decided by {fallback['decided_by']}" if fallback["decided_by"] else ""
+        alone = "shared" if fallback["shared"] else "alone: the database cannot be asked"
+        table.add_row("fleet", _shown(f"{fallback['fleet']}: {alone}{by}"))
     for each in fallback["slices"]:
         table.add_row(_shown(each["slice"]), _shown(f"{each['state']}: {each['reason']}"))
     for each in answer["alerts"]:

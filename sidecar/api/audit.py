@@ -77,7 +77,9 @@ class Trail:
     def refusal(self, asked: Asked, status: int, code: str) -> None:
         """The request was not let in."""
         now = time.monotonic()
-        if not self._first.take((network(asked.client), status), now) and not self._refusals.take(None, now):
+        # A refused order is never told by what was only asked for just before.
+        order = (asked.method, asked.path[:100]) if asked.is_order else None
+        if not self._first.take((network(asked.client), status, order), now) and not self._refusals.take(None, now):
             self._put(asked, status, code)
 
     def order(self, asked: Asked, status: int, code: str) -> None:

@@ -4,14 +4,18 @@ Writing and reading use engines of their own: SQLite writers take the lock at BE
 """
 
 import os
+import socket
 import sqlite3
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic
 from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import URL, Engine, NullPool, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DisconnectionError
 
 #: Longest wait for another process's SQLite lock before an attempt counts as failed.
@@ -19,7 +23,6 @@ BUSY_TIMEOUT_MS = 1000
 #: Longest time that reading may take: a statement on PostgreSQL, an answer on SQLite.
 READ_TIMEOUT_S = 30
 _CONNECT_TIMEOUT_S = 3
-_READERS = 4
 #: A server that has gone without a word, as a machine that was switched off, is found out within a minute. The system
 #: would take two hours, for which the keeper and readers wait.
 _ALIVE = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 60_000}
@@ -88,7 +91,7 @@ def writing_engine(database_url: str) -> Engine:
     url = parse_url(database_url)
     if url.drivername == "sqlite":
         return _sqlite(url)
-    return _postgresql(url, pool_size=1)
+    return _postgresql(url, pool_size=1, max_overflow=0, pool_timeout=5, pool_recycle=1800)
 
 
 def reading_engine(database_url: str, timeout_s: float = READ_TIMEOUT_S) -> Engine:
@@ -96,7 +99,8 @@ def reading_engine(database_url: str, timeout_s: float = READ_TIMEOUT_S) -> Engi
     url = parse_url(database_url)
     if url.drivername == "sqlite":
         return _sqlite(url, timeout_s)
-    engine = _postgresql(url, pool_size=_READERS, isolation_level="REPEATABLE READ", pool_pre_ping=True)
+    # Connecting takes some milliseconds, and has a limit where a server hangs: what is kept and asked has none.
+    engine = _postgresql(url, poolclass=NullPool, isolation_level="REPEATABLE READ")
 
     @event.listens_for(engine, "connect")
     def _read_only(connection: Any, _record: object) -> None:
@@ -110,15 +114,32 @@ def reading_engine(database_url: str, timeout_s: float = READ_TIMEOUT_S) -> Engi
     return engine
 
 
-def _postgresql(url: URL, *, pool_size: int, **options: Any) -> Engine:
+@contextmanager
+def silence_ends(connection: Connection, after_s: float) -> Iterator[None]:
+    """A PostgreSQL server that has not let `connection` go by then is cut off, as if the network had failed."""
+    if connection.dialect.name != "postgresql":
+        yield
+        return
+    watch = threading.Timer(after_s, _cut, (connection.connection.driver_connection,))
+    watch.daemon = True
+    watch.start()
+    try:
+        yield
+    finally:
+        watch.cancel()
+
+
+def _cut(connection: Any) -> None:
+    # Closed meanwhile: all the better.
+    with suppress(Exception), socket.socket(fileno=os.dup(connection.fileno())) as wire:
+        wire.shutdown(socket.SHUT_RDWR)
+
+
+def _postgresql(url: URL, **options: Any) -> Engine:
     # Prepared statements do not survive a pooler in transaction mode, and gain little here.
     arguments = {"connect_timeout": _CONNECT_TIMEOUT_S, "prepare_threshold": None, **_ALIVE}
     return create_engine(
         url,
-        pool_size=pool_size,
-        max_overflow=0,
-        pool_timeout=5,
-        pool_recycle=1800,
         hide_parameters=True,
         connect_args={name: value for name, value in arguments.items() if name not in url.query},
         **options,

@@ -232,9 +232,10 @@ def _whole_or_not(file: Path, *, force: bool) -> Iterator[IO[bytes]]:
     if str(file) == "-":
         raise OptionError("--out: - is not supported, as Parquet is no stream: name a file")
     file = Path(os.path.realpath(file))  # a link stays one
-    part = file.with_name(f".{file.name}.{os.getpid()}.part")
+    part = None
     try:
         _check_place(file, force=force)
+        part = file.with_name(f".{file.name}.{os.getpid()}.part")
         with part.open("xb") as target:
             yield target
             target.flush()
@@ -245,8 +246,9 @@ def _whole_or_not(file: Path, *, force: bool) -> Iterator[IO[bytes]]:
             f"--out: {file} cannot be written ({error.strerror or error}): free space there, or name another file"
         ) from None
     finally:
-        with suppress(OSError):
-            part.unlink()
+        if part is not None:
+            with suppress(OSError):
+                part.unlink()
 
 
 def _check_place(file: Path, *, force: bool) -> None:

@@ -4,6 +4,7 @@ Every figure comes from sums or raw rows in SQL: the database works outside Pyth
 needs. Quantiles are by nearest rank (percentile_disc): of n sorted values the one at rank ceil(q n).
 """
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from . import alerts, audit, pages, summary, texts
-from .engine import READ_TIMEOUT_S, reading_engine
+from .engine import READ_TIMEOUT_S, reading_engine, silence_ends
 from .expressions import Filters
 from .latency import latency_series
 from .rows import clean
@@ -27,6 +28,8 @@ from .source import REQUESTS, SIMILARITIES, Asked, Family, Source, choose
 EXACT_ROWS = 20_000
 MAX_TRANSITIONS = 100
 MAX_ALERTS = 100
+#: Questions that are asked at a time, and how long another one waits, s.
+_READERS, _WAIT_S = 4, 5
 
 _TRANSITION = [column for column in transitions.columns if column.name != "id"]
 
@@ -47,6 +50,7 @@ class Reader:
     def __init__(self, database_url: str) -> None:
         """Opens nothing yet. Raises DatabaseUrlError for a URL that cannot work."""
         self._engine = reading_engine(database_url)
+        self._places = threading.BoundedSemaphore(_READERS)
 
     def close(self) -> None:
         self._engine.dispose()
@@ -162,8 +166,10 @@ class Reader:
 
     @contextmanager
     def _connect(self) -> Iterator[Connection]:
+        if not self._places.acquire(timeout=_WAIT_S):
+            raise DatabaseUnavailable("the database gave no answer: others wait for it already")
         try:
-            with self._engine.begin() as connection:
+            with self._engine.begin() as connection, silence_ends(connection, READ_TIMEOUT_S + _WAIT_S):
                 yield connection
         except SQLAlchemyError as error:
             words = " ".join(str(getattr(error, "orig", None) or error).split())
@@ -172,3 +178,5 @@ class Reader:
                     f"the database took longer than {READ_TIMEOUT_S} s: ask for a shorter window"
                 ) from error
             raise DatabaseUnavailable(f"the database gave no answer: {words[:300]}") from error
+        finally:
+            self._places.release()

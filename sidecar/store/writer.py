@@ -8,13 +8,11 @@ records go, each of them counted. The oldest, because after an outage the questi
 """
 
 import logging
-import os
-import socket
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from itertools import groupby, islice
 from operator import attrgetter
@@ -27,7 +25,7 @@ from alerts.model import Event
 from sidecar.faults import place
 from sidecar.record import Record
 
-from .engine import writing_engine
+from .engine import silence_ends, writing_engine
 from .inserts import PAUSE_S, Inserts, at_a_time, refused_as_data
 from .items import Items, by_halves
 from .quarantine import Quarantine
@@ -279,17 +277,8 @@ class Writer:
     @contextmanager
     def _begin(self) -> Iterator[Connection]:
         """A transaction, which ends with an error where the server does not say a word for long."""
-        watch = None
-        try:
-            with self._engine.begin() as connection:
-                if connection.dialect.name == "postgresql":
-                    watch = threading.Timer(_SILENT_S, _cut, (connection.connection.driver_connection,))
-                    watch.daemon = True
-                    watch.start()
-                yield connection
-        finally:
-            if watch is not None:
-                watch.cancel()
+        with self._engine.begin() as connection, silence_ends(connection, _SILENT_S):
+            yield connection
 
     def _write(self, items: Items[Any]) -> None:
         """Store a batch. Whatever goes wrong, `items` keeps what is not stored."""
@@ -409,13 +398,6 @@ class Writer:
                 self._to_spool()
         elif not self.spooled[1] and self._records.queued < self._batch_size:
             self._stop.wait(self._max_age_s)
-
-
-def _cut(connection: Any) -> None:
-    """As if the network had failed: the thread that waits for the server gets an error."""
-    # Closed meanwhile: all the better.
-    with suppress(Exception), socket.socket(fileno=os.dup(connection.fileno())) as wire:
-        wire.shutdown(socket.SHUT_RDWR)
 
 
 def _length(kept: TextRow) -> int:

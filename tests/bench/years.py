@@ -259,6 +259,11 @@ def pages(database_url: str, repeats: int) -> None:
         command = [sys.executable, "-m", "dashboard", "--api", address, "--port", str(port)]
         board = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
+            for _ in range(300):
+                with contextlib.suppress(httpx.HTTPError):
+                    httpx.get(f"http://127.0.0.1:{port}/_stcore/health")
+                    break
+                time.sleep(0.1)
             with sync_playwright() as playwright:
                 program = shutil.which("chromium")
                 browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
@@ -269,7 +274,7 @@ def pages(database_url: str, repeats: int) -> None:
                         for _ in range(repeats + 1):
                             begun = time.monotonic()
                             tab.goto(f"http://127.0.0.1:{port}/{name}?window={window}")
-                            tab.locator(".js-plotly-plot .main-svg").first.wait_for(timeout=60_000)
+                            tab.locator(".js-plotly-plot .main-svg").first.wait_for(state="attached", timeout=60_000)
                             took.append(1000 * (time.monotonic() - begun))
                         # The first one starts Streamlit's own code.
                         print(f"{name:10} {window:4} first chart: p95 {_p95(took[1:]):.0f} ms, least {min(took):.0f}")

@@ -69,7 +69,12 @@ async def test_refusals_are_told_once_a_minute(tmp_path: Path) -> None:
                     await http.put(f"/api/v1/{path}", json={"mode": "auto"})
         assert [(row.scope, row.method, row.path, row.status, row.detail) for row in admin.rows] == [
             ("none", "GET", "/api/v1/fallback", 401, "invalid_api_key"),
+            # No order is hidden behind what was only asked for before it.
+            ("none", "PUT", "/api/v1/fallback", 401, "invalid_api_key"),
+            ("none", "PUT", "/api/v1/summary", 401, "invalid_api_key"),
             ("read", "GET", "/api/v1/audit", 403, "read_only_token"),
+            ("read", "PUT", "/api/v1/audit", 403, "read_only_token"),
+            ("read", "PUT", "/api/v1/fallback", 403, "read_only_token"),
         ]
     async with serving(tmp_path) as admin, client(admin, None) as http:
         for _ in range(3):
