@@ -277,9 +277,8 @@ def pages(database_url: str, repeats: int) -> None:
                             tab.locator(".js-plotly-plot .main-svg").first.wait_for(state="attached", timeout=60_000)
                             took.append(1000 * (time.monotonic() - begun))
                         # The first one starts Streamlit's own code.
-                        print(
-                            f"{name or 'now':10} {window:4} first chart: p95 {_p95(took[1:]):.0f} ms, least {min(took):.0f}"
-                        )
+                        p95, least = _p95(took[1:]), min(took)
+                        print(f"{name or 'now':10} {window:4} first chart: p95 {p95:.0f} ms, least {least:.0f}")
                 browser.close()
         finally:
             board.send_signal(signal.SIGINT)
