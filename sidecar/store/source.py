@@ -196,11 +196,13 @@ class _State:
         if oldest is None:
             return int(self.now // span_s * span_s)
         edge = int(oldest // span_s * span_s)
-        if coarser >= edge:
+        if coarser > edge:
             return 0
-        c = self._family.columns
-        there = select(c.at).where(c.span_s == span_s, self._family.once, c.at == utc(edge)).limit(1)
-        return edge if self._connection.execute(there).first() is None else edge + span_s
+        shorter = MINUTE if span_s == HOUR else HOUR
+        whole, parts = (self.count([Piece(span, edge, edge + span_s)]) for span in (span_s, shorter))
+        if whole > parts:
+            return edge + span_s
+        return edge if coarser < edge else 0
 
     def due(self, since: int, until: int) -> dict[int, set[int]]:
         """Starts of the hours and days that lack something, if only a minute."""
@@ -234,14 +236,14 @@ class _State:
 
     def has_all_rows(self, since: float, until: float) -> bool:
         """Whether no row of the window has been deleted."""
-        if self._oldest is None:
+        oldest = until if self._oldest_row is None else min(until, self._oldest_row)
+        if self._oldest is None or since >= oldest:
             return True
-        until = until if self._oldest_row is None else min(until, self._oldest_row // MINUTE * MINUTE)
-        if self._oldest >= until:
-            return True
-        first, last = rounded(since, until, self.kept)
-        last = min(last, int(until // MINUTE * MINUTE))
-        return first >= last or not self.count(cover(first, last, kept=self.kept, due={}, complete=self.complete))
+        # To the end of a minute or, where minutes are gone, of an hour or a day, of which a part may be deleted.
+        first, last = rounded(since, oldest, self.kept)
+        rolled = self.count(cover(first, last, kept=self.kept, due={}, complete=self.complete))
+        rows = select(self._family.rows).where(self._family.rows >= utc(first), self._family.rows < utc(last))
+        return rolled <= (self._connection.scalar(select(func.count()).select_from(rows.limit(rolled).subquery())) or 0)
 
     def advice(self, asked: Asked, what: str, since: float, until: float, count: int, *, gone: bool) -> str:
         """Why rows will not do for `what` is asked for, and for which window they would."""
