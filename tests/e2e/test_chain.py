@@ -254,11 +254,11 @@ def test_another_draft_is_swapped_in_under_load_and_out_again(chain: Chain, serv
 
     def under_load(draft: str) -> JsonBody:
         with ThreadPoolExecutor(1) as pool:
-            load = pool.submit(lambda: asyncio.run(send_all(chain.proxy, mixed(60), 8)))
+            load = pool.submit(lambda: asyncio.run(send_all(chain.proxy, mixed(180), 8)))
             time.sleep(1)
             answer = swap(draft)
             assert not load.done(), "nothing was in flight"
-            assert len(load.result()) == 60
+            assert len(load.result()) == 180
         return answer
 
     def rates() -> dict[str, float]:
