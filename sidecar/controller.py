@@ -102,7 +102,7 @@ class Controller:
         self.fleet: Fleet | None = None
         self._prompt_tokens = PromptTokens()
         self._restored = False
-        self._unread = False
+        self._unread = 0
         #: A circuit has decided something since the start.
         self._decided = False
         #: When the engine took orders, and what was done, while it was not known what mode is in force.
@@ -355,8 +355,9 @@ class Controller:
             async with asyncio.timeout(_RESTORE_S):
                 rows = await asyncio.to_thread(self._reader.last_decisions, self._settings.instance)
         except (DatabaseUnavailable, TimeoutError):
-            if not self._unread:
-                self._unread = True
+            self._unread += 1
+            # A new database has no tables at the first look.
+            if self._unread == 2:
                 _log.warning("the last order and decisions cannot be read: mode auto until the database answers")
             return
         if self._restored:

@@ -1,5 +1,7 @@
 """Brings a database to the newest revision."""
 
+import threading
+
 from sqlalchemy import Connection, Engine, inspect, text
 
 from .engine import writing_engine
@@ -8,6 +10,8 @@ from .engine import writing_engine
 HEAD = "0006"
 # Any fixed number: instances that start together take turns on it.
 _LOCK = 5_287_301_846
+#: Alembic's context is one for all threads of a process.
+_ALONE = threading.Lock()
 
 
 def upgrade(database: str | Engine) -> str | None:
@@ -48,4 +52,5 @@ def _run_revisions(connection: Connection) -> None:
     config = Config()
     config.set_main_option("script_location", "sidecar.store:migrations")
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    with _ALONE:
+        command.upgrade(config, "head")
