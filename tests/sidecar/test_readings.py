@@ -399,7 +399,8 @@ Losing = Callable[[Sources], None]
 
 
 def lose_records(sources: Sources) -> None:
-    sources.writer.dropped += 2
+    sources.writer.lose_text()
+    sources.writer.lose_text()
     sources.writer.refused += 1
 
 
