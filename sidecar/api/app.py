@@ -142,7 +142,7 @@ def _figures(deps: ApiDeps) -> APIRouter:
 
     @router.get("/requests/{request_id:path}", response_model=models.RequestRow)
     def request(request_id: str, query: RowQuery) -> Response:
-        """One row: the newest of this id, before `until`. 2,000,000 rows are looked at; a 404 says how to go on."""
+        """One row: the newest of this id, before `until`. 500,000 rows are looked at; a 404 says how to go on."""
         row, rest = reader.request(request_id, query.until)
         if row is None:
             message = f"no request {request_id[:200]!r} is recorded"

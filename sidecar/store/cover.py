@@ -4,6 +4,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
+#: How long after its end a span is taken for complete, s: late rows mark it again.
+SETTLED_S = 120
 #: Longest windows that are divided by minutes and by hours. Each span has up to 200 rows, of which a fleet's traffic
 #: fills some 80: beyond these windows an answer would be of more than 200,000.
 _BY_MINUTES_S, _BY_HOURS_S = 2 * DAY, 100 * DAY

@@ -14,17 +14,15 @@ from msgspec import json
 from sqlalchemy import JSON, Connection, Select, Table, delete, exists, func, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 
+from .cover import DAY, HOUR, MINUTE, SETTLED_S
 from .expressions import utc
 from .groups import DIMENSIONS, gently
-from .rollups import MINUTE, Spans
+from .rollups import Spans
 from .rows import utc_text
 from .schema import rollups, rollups_due, similarity_rollups
 
-HOUR, DAY = 3600, 86_400
 #: The span that the rollups of a span are added up to.
 NEXT = {MINUTE: HOUR, HOUR: DAY}
-#: How long after its end a span is taken for complete, s: late rows mark it again.
-SETTLED_S = 120
 
 TABLES: Mapping[str, Table] = {"requests": rollups, "similarities": similarity_rollups}
 

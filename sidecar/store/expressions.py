@@ -22,6 +22,7 @@ from sqlalchemy.sql.base import ReadOnlyColumnCollection
 from sqlalchemy.sql.functions import FunctionElement
 
 from sidecar.probes.slices import CONCURRENCIES, DIMENSIONS, PROMPT_LENGTHS, TEMPERATURES, UNKNOWN, UNSET, Buckets
+from sidecar.probes.truncation import MOST_POSITIONS
 from sidecar.record import Arm
 
 from .rows import clean
@@ -201,3 +202,11 @@ def _bucket(column: Any, buckets: Buckets, missing: str) -> ColumnElement[Any]:
     *closed, last = buckets.names
     named = zip(buckets.bounds, closed, strict=True)
     return case((column.is_(None), missing), *((column <= bound, name) for bound, name in named), else_=literal(last))
+
+
+def positions(*, postgresql: bool) -> ColumnElement[int]:
+    """The aggregate that tells the length of the longest lists of rows, MOST_POSITIONS at most."""
+    length = func.jsonb_array_length if postgresql else func.json_array_length
+    # Lists have k elements: there is no need to take them apart where k is known.
+    known = func.coalesce(r.num_speculative_tokens, length(r.reached))
+    return func.max(case((known > MOST_POSITIONS, MOST_POSITIONS), else_=known))

@@ -107,7 +107,7 @@ class Reader:
     def request(self, request_id: str, until: datetime | None = None) -> tuple[dict[str, Any] | None, datetime | None]:
         """`RequestRow` of an id; of the newest request before `until`, if clients used an id more than once.
 
-        Where none of the newest 2,000,000 has it: None, and the time before which there are more, or None.
+        Where none of the newest 500,000 has it: None, and the time before which there are more, or None.
         """
         with self._connect() as connection:
             return pages.find(connection, request_id, until)

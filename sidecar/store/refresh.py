@@ -9,9 +9,10 @@ from typing import TypeVar
 from sqlalchemy import Connection, Engine, text
 
 from . import longer, rollups
+from .cover import MINUTE
 from .due import NEXT, Due, due_longer, due_minutes, write
 from .engine import reading_engine
-from .rollups import MINUTE, Spans, TooManyGroups
+from .rollups import Spans, TooManyGroups
 
 T = TypeVar("T")
 

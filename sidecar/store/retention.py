@@ -14,11 +14,10 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Engine, Select, Table, delete, func, select, text, tuple_, union
 from sqlalchemy.exc import OperationalError
 
-from .due import DAY, HOUR
+from .cover import DAY, HOUR, MINUTE
 from .expressions import utc
 from .groups import DIMENSIONS
 from .partitions import Partition, drop, partitions
-from .rollups import MINUTE
 from .schema import alerts, metadata, requests, rollups, rollups_due, similarity_rollups, transitions
 
 #: By setting, the spans of rollups that it is about.

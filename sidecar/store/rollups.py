@@ -35,14 +35,13 @@ from sqlalchemy import (
 )
 
 from sidecar.probes.goal import GOAL_MS
-from sidecar.probes.truncation import MOST_POSITIONS
 
-from .expressions import BUCKETS, OTHER, counted, epoch_minute, group_name, r, speculating, utc
+from .cover import MINUTE
+from .expressions import BUCKETS, OTHER, counted, epoch_minute, group_name, positions, r, speculating, utc
 from .groups import KEY, MOST_GROUPS, NAMES, NUMBERS, SKETCHES, Group, added_up, gently, pooled
 from .schema import similarities
 from .sketch import make
 
-MINUTE = 60
 #: Rows of spans, ready for the table, by the span's start in Unix s.
 Spans = dict[int, list[dict[str, object]]]
 
@@ -146,7 +145,7 @@ def _groups(connection: Connection, since: int, until: int, most: int | None) ->
     """
     values = _Values(connection.dialect.name == "postgresql")
     span: dict[str, object] = {"since": utc(since), "until": utc(until)}
-    number = connection.scalar(select(values.positions()).where(*_where, _told), span) or 0
+    number = connection.scalar(select(positions(postgresql=values.postgresql)).where(*_where, _told), span) or 0
     if most is None:
         span["common"] = list(connection.scalars(_common, span))
         answer = connection.execute(_statement(values, number, pooled=True), span)
@@ -259,13 +258,6 @@ class _Values:
         if self.postgresql:
             return np.frombuffer(value, ">f8")
         return np.array(json.decode(f"[{value}]", type=list[float]))
-
-    def positions(self) -> ColumnElement[Any]:
-        """The aggregate that tells the length of the longest lists, MOST_POSITIONS at most."""
-        length = func.jsonb_array_length if self.postgresql else func.json_array_length
-        # Lists have k elements: there is no need to take them apart where k is known.
-        known = func.coalesce(r.num_speculative_tokens, length(r.reached))
-        return func.max(case((known > MOST_POSITIONS, MOST_POSITIONS), else_=known))
 
     def element(self, column: Any, index: int) -> ColumnElement[Any]:
         """Of a JSON list of whole numbers; null where it is shorter."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, Float, RowMapping, Select, case, cast, func, select
+from sqlalchemy import BigInteger, ColumnElement, Connection, Float, RowMapping, Select, cast, func, select
 
 from . import figures
 from .expressions import (
@@ -13,6 +13,7 @@ from .expressions import (
     group_order,
     listed,
     named_column,
+    positions,
     r,
     step_start,
     truncated,
@@ -22,9 +23,6 @@ from .schema import rollups
 from .source import Source
 
 Conditions = list[ColumnElement[bool]]
-
-#: Positions beyond this are left out of truncation answers.
-MAX_POSITIONS = 64
 
 _rolled = rollups.c
 # In floats: products of the largest counts are no whole numbers of a database.
@@ -151,13 +149,11 @@ def sum_at(connection: Connection, column: Any, index: int) -> ColumnElement[Any
 
 
 def _positions(connection: Connection, source: Source) -> Any:
-    """The aggregate that counts the positions of lists, MAX_POSITIONS at most."""
-    lengths = func.jsonb_array_length if connection.dialect.name == "postgresql" else func.json_array_length
-    if source.pieces is not None:
-        return func.max(lengths(_rolled.reached))
-    # Lists have k elements: there is no need to take them apart where k is known.
-    known = func.coalesce(r.num_speculative_tokens, lengths(r.reached))
-    return func.max(case((known > MAX_POSITIONS, MAX_POSITIONS), else_=known))
+    """The aggregate that counts the positions of lists."""
+    postgresql = connection.dialect.name == "postgresql"
+    if source.pieces is None:
+        return positions(postgresql=postgresql)
+    return func.max((func.jsonb_array_length if postgresql else func.json_array_length)(_rolled.reached))
 
 
 def _grouped(

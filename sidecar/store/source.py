@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, case, false, func, not_, or_, select, true
 
-from .cover import DAY, HOUR, MINUTE, Kept, Piece, cover, rounded, rounded_step
+from .cover import DAY, HOUR, MINUTE, SETTLED_S, Kept, Piece, cover, rounded, rounded_step
 from .expressions import BUCKETS, OTHER, Columns, Filters, check_steps, epoch, r, utc
 from .schema import requests, rollups, rollups_due, similarities, similarity_rollups
 
@@ -15,8 +15,6 @@ MOST_ROWS = 100_000
 #: Minutes that may wait for their rollups for longer than _LATE_S before rows are read instead: after an upgrade, or
 #: while nothing keeps the rollups.
 _MOST_LATE, _LATE_S = 10, 60
-#: The keeper makes hours and days so long after their end.
-_GRACE_S = 120
 #: A window with more pieces is one of rows that are being added all over it.
 _MOST_PIECES = 100
 
@@ -175,7 +173,7 @@ class _State:
 
     def __init__(self, connection: Connection, family: Family, now: float) -> None:
         self._connection, self._family = connection, family
-        self.now, self.complete = now, int(now) - _GRACE_S
+        self.now, self.complete = now, int(now) - SETTLED_S
         c = family.columns
 
         def oldest(span_s: int) -> Any:

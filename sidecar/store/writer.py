@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import groupby, islice
 from operator import attrgetter
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, text
@@ -363,9 +362,6 @@ class Writer:
         return spool.append(table, rows)
 
     def _check(self) -> None:
-        # An open SQLite file takes rows even after it was deleted, and then loses them.
-        if (path := self._engine.url.database) and self._engine.dialect.name == "sqlite":
-            Path(path).stat()
         with self._begin() as connection:
             connection.execute(text("SELECT 1 FROM requests LIMIT 1"))
 

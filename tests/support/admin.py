@@ -21,6 +21,27 @@ from .records import NOW
 NO_SCORES: dict[str, Any] = {"pairs": 0, "mean": None, "p10": None, "warning": 0, "critical": 0}
 
 
+def fallback_state(**fields: Any) -> models.FallbackState:
+    """Of a sidecar that has just started."""
+    plain: dict[str, Any] = {
+        "mode": "auto",
+        "state": "speculative",
+        "since": datetime.fromtimestamp(NOW, UTC),
+        "reason": "started",
+        "trigger": "operator",
+        "evidence": None,
+        "can_fall_back": True,
+        "effective": None,
+        "dry_run": False,
+        "until": None,
+        "slices": [],
+        "fleet": None,
+        "shared": None,
+        "decided_by": "test",
+    }
+    return models.FallbackState(**plain | fields)
+
+
 class Switch:
     """A fallback that obeys."""
 
@@ -28,22 +49,7 @@ class Switch:
         self.orders: list[tuple[str, str]] = []
 
     def state(self) -> models.FallbackState:
-        return models.FallbackState(
-            mode="auto",
-            state="speculative",
-            since=datetime.fromtimestamp(NOW, UTC),
-            reason="started",
-            trigger="operator",
-            evidence=None,
-            can_fall_back=True,
-            effective=None,
-            dry_run=False,
-            until=None,
-            slices=[],
-            fleet=None,
-            shared=None,
-            decided_by="test",
-        )
+        return fallback_state()
 
     def set_mode(self, mode: models.Mode, reason: str) -> None:
         if reason == "break":

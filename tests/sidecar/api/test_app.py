@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 from msgspec import json
+from support.admin import fallback_state
 from support.records import NOW, figures, record
 
 from alerts.model import Alert, Event, Happening, Status
@@ -59,22 +60,7 @@ class Switch:
     def __init__(self, *, can_fall_back: bool = True) -> None:
         self.orders: list[tuple[str, str]] = []
         self.threads: set[int] = set()
-        self._state = models.FallbackState(
-            mode="auto",
-            state="speculative",
-            since=datetime.fromtimestamp(NOW - 500, UTC),
-            reason="started",
-            trigger="operator",
-            evidence=None,
-            can_fall_back=can_fall_back,
-            effective=None,
-            dry_run=False,
-            until=None,
-            slices=[],
-            fleet=None,
-            shared=None,
-            decided_by="test",
-        )
+        self._state = fallback_state(since=datetime.fromtimestamp(NOW - 500, UTC), can_fall_back=can_fall_back)
 
     def state(self) -> models.FallbackState:
         self.threads.add(threading.get_ident())
