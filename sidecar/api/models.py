@@ -62,7 +62,12 @@ class LatencyFigures(Model):
     p99_ms: float | None
     ttft_p50_ms: float | None
     ttft_p95_ms: float | None
+    ttft_p99_ms: float | None
     tpot_p50_ms: float | None
+    tpot_p95_ms: float | None
+    tpot_p99_ms: float | None
+    #: Share of them with latency <= 800 ms.
+    under_800ms_ratio: float | None
 
 
 #: Served by an engine that never speculates, or by the speculative one without drafts. They are never mixed.
@@ -600,6 +605,8 @@ class LatencyPoint(Model):
     group: str | None
     speculative: LatencyFigures
     autoregressive: LatencyFigures
+    #: p95 speculative / p95 baseline, whatever their concurrency; null unless both sides have 50 requests.
+    ratio: float | None
 
 
 class LatencySeries(Answered):
@@ -611,9 +618,51 @@ class LatencySeries(Answered):
     points: list[LatencyPoint]
 
 
+class Quantiles(Model):
+    """Values of ok requests at the `shares` of the answer; null where there is none."""
+
+    requests: int
+    latency_ms: list[float] | None
+    ttft_ms: list[float] | None
+    tpot_ms: list[float] | None
+
+
+class LatencyDistribution(Answered):
+    """How latencies are spread: each list holds the value of nearest rank at each of `shares`."""
+
+    window_s: int
+    baseline: Baseline | None
+    shares: list[float]
+    speculative: Quantiles
+    autoregressive: Quantiles
+
+
+class TrafficPoint(Traffic):
+    #: Start of the step (UTC); null when the answer is not split by time.
+    at: datetime | None
+    #: Value of the `by` column; null when the answer is not split by one.
+    group: str | None
+    #: Rows with acceptance figures / ok generation requests served speculatively.
+    coverage: float | None
+    #: Share of ok requests with latency <= 800 ms.
+    latency_under_800ms_ratio: float | None
+    #: One-minute slices with traffic, and the share of them whose trailing 5-minute p95 is <= 800 ms; null with `by`.
+    minutes: int | None
+    p95_latency_under_800ms_ratio: float | None
+
+
+class TrafficSeries(Answered):
+    window_s: int
+    step_s: int | None
+    by: str | None
+    points: list[TrafficPoint]
+
+
 class SimilarityPoint(SimilarityFigures):
     #: Start of the step (UTC); null when the answer is not split by time.
     at: datetime | None
+    #: Scenario; null when the answer is not split by it.
+    group: str | None
     kind: Literal["draft", "replay"]
     #: Pairs without a score.
     unknown: int
@@ -622,9 +671,45 @@ class SimilarityPoint(SimilarityFigures):
 class SimilaritySeries(Answered):
     window_s: int
     step_s: int | None
+    by: str | None
     #: Of this sidecar.
     last_100: SimilarityState
     points: list[SimilarityPoint]
+
+
+class SimilarityHistogram(Answered):
+    """How scores are spread: counts of the pairs with `edges[i]` <= score < `edges[i + 1]`, the last bin closed."""
+
+    window_s: int
+    edges: list[float]
+    draft: list[int]
+    replay: list[int]
+
+
+class SimilarityPair(Model):
+    """Two texts that were compared: a row of the table `similarities`."""
+
+    at: datetime
+    instance: str
+    #: The id in the reply: `reply_id` of the request's row.
+    reply_id: str
+    kind: Literal["draft", "replay"]
+    #: Null where there is none, for `reason`.
+    score: float | None
+    level: str
+    reason: str | None
+    #: What embedded the texts.
+    model: str
+    chunked: bool
+    #: Characters that two replies have in common from their start on.
+    first_divergence: int | None
+    scenario: str | None
+
+
+class SimilarityPairs(Answered):
+    window_s: int
+    #: Lowest score first; those without one are left out.
+    pairs: list[SimilarityPair]
 
 
 class RequestRow(Model):
@@ -674,6 +759,38 @@ class RequestPage(Model):
     requests: list[RequestRow]
     #: Pass as `cursor` for the next page; null on the last. The page itself may be short, or empty, all the same.
     next_cursor: str | None
+
+
+class Event(Model):
+    """Something that happened, told in one line."""
+
+    at: datetime
+    instance: str
+    #: switch: of the fallback; engine: an order to an engine, or a change of it that was noticed; version: Specwatch,
+    #: its settings, or what an upstream serves is another than before; alert: one began or ended; alignment: a token
+    #: was found to have another id in the draft model.
+    kind: Literal["switch", "engine", "version", "alert", "alignment"]
+    #: What it happened to: a slice (empty: all traffic), an upstream, a setting, an alert's name, a token.
+    subject: str
+    #: In a word or two, as `autoregressive`, `firing`, or a new value.
+    what: str
+    #: One sentence.
+    words: str
+    severity: Severity | None
+    #: The figures behind it, as they were then; null where there are none.
+    evidence: dict[str, Any] | None
+
+
+class EventPage(Model):
+    #: Newest first.
+    events: list[Event]
+    #: Pass as `cursor` for the next page; null on the last.
+    next_cursor: str | None
+
+
+class Runbook(Model):
+    #: Markdown by name of the alert: what it means, what to look at, what to do.
+    alerts: dict[str, str]
 
 
 class Transition(Model):

@@ -22,7 +22,11 @@ _SUMS = (
     "dd",
     "k_told",
 )
-LATENCY_FIGURES = ("p50_ms", "p95_ms", "p99_ms", "ttft_p50_ms", "ttft_p95_ms", "tpot_p50_ms")
+LATENCY_FIGURES = (
+    *("p50_ms", "p95_ms", "p99_ms"),
+    *("ttft_p50_ms", "ttft_p95_ms", "ttft_p99_ms"),
+    *("tpot_p50_ms", "tpot_p95_ms", "tpot_p99_ms"),
+)
 
 
 def ratio(part: float | None, whole: float | None) -> float | None:
@@ -91,7 +95,13 @@ def first_position_share(total: dict[str, Any]) -> float | None:
 
 
 def latency_side(requests: int = 0, values: dict[str, float | None] | None = None) -> dict[str, Any]:
-    return {"requests": requests, **dict.fromkeys(LATENCY_FIGURES), **(values or {})}
+    return {"requests": requests, "under_800ms_ratio": None, **dict.fromkeys(LATENCY_FIGURES), **(values or {})}
+
+
+def p95_ratio(speculative: dict[str, Any], baseline: dict[str, Any]) -> float | None:
+    """Of two `LatencyFigures`, whatever their concurrency; None where one has too few requests."""
+    enough = min(speculative["requests"], baseline["requests"]) >= MIN_FOR_RATIO
+    return ratio(speculative["p95_ms"], baseline["p95_ms"]) if enough else None
 
 
 def latency_ratio(speculative: int, baseline: int, found: Sequence[Comparison]) -> dict[str, Any]:

@@ -41,6 +41,8 @@ def latency_series(connection: Connection, source: Source) -> dict[str, Any]:
     else:
         read = _split if source.step_s or source.by else _whole
         baseline, points = read(connection, source, [*source.rows(), r.outcome == "ok"])
+    for each in points:
+        each["ratio"] = figures.p95_ratio(each["speculative"], each[BASELINE])
     return {**series(source, points), "baseline": baseline}
 
 

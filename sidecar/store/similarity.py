@@ -22,7 +22,8 @@ def similarity_series(connection: Connection, source: Source) -> dict[str, Any]:
     for point in points:
         start = point.pop("step_at")
         point["at"] = None if source.step_s is None else utc(start)
-    return {"window_s": source.window_s, "step_s": source.step_s, **source.head, "points": points}
+        point["group"] = None
+    return {"window_s": source.window_s, "step_s": source.step_s, "by": None, **source.head, "points": points}
 
 
 def _of_rows(connection: Connection, source: Source) -> list[dict[str, Any]]:

@@ -24,8 +24,8 @@ from .source import Source
 #: By column of sketches: names of figures and percents.
 MEASURES: dict[str, dict[str, int]] = {
     "latency": {"p50_ms": 50, "p95_ms": 95, "p99_ms": 99},
-    "ttft": {"ttft_p50_ms": 50, "ttft_p95_ms": 95},
-    "tpot": {"tpot_p50_ms": 50},
+    "ttft": {"ttft_p50_ms": 50, "ttft_p95_ms": 95, "ttft_p99_ms": 99},
+    "tpot": {"tpot_p50_ms": 50, "tpot_p95_ms": 95, "tpot_p99_ms": 99},
 }
 #: What the baseline is called in answers, of whichever kind.
 BASELINE = "autoregressive"
