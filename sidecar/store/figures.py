@@ -94,8 +94,10 @@ def first_position_share(total: dict[str, Any]) -> float | None:
     return ratio(first or 0, total["truncated_steps"])
 
 
-def latency_side(requests: int = 0, values: dict[str, float | None] | None = None) -> dict[str, Any]:
-    return {"requests": requests, "under_800ms_ratio": None, **dict.fromkeys(LATENCY_FIGURES), **(values or {})}
+def latency_side(timed: int = 0, fast: int = 0, values: dict[str, float | None] | None = None) -> dict[str, Any]:
+    """`LatencyFigures` of `timed` ok requests of known latency, of which `fast` took GOAL_MS at most."""
+    sums = {"requests": timed, "under_800ms_ratio": ratio(fast, timed)}
+    return {**sums, **dict.fromkeys(LATENCY_FIGURES), **(values or {})}
 
 
 def p95_ratio(speculative: dict[str, Any], baseline: dict[str, Any]) -> float | None:

@@ -15,12 +15,14 @@ from sqlalchemy import (
     Connection,
     ScalarSelect,
     Text,
+    case,
     cast,
     func,
     literal,
     select,
 )
 
+from sidecar.probes.goal import GOAL_MS
 from sidecar.probes.latency import MIN_FOR_RATIO, Comparison, Side, comparison
 
 from . import figures, sketched
@@ -33,6 +35,10 @@ _FIGURES = [(name, f"{measure}_ms", q) for measure, names in MEASURES.items() fo
 _COLUMNS = [f"{measure}_ms" for measure in MEASURES]
 
 _side = side_of(r)
+_COUNTS: dict[str, ColumnElement[int]] = {
+    **{column: func.count(r[column]) for column in _COLUMNS},
+    "fast": func.count(case((r.latency_ms <= GOAL_MS, 1))),
+}
 
 
 def latency_series(connection: Connection, source: Source) -> dict[str, Any]:
@@ -91,6 +97,7 @@ def _whole(connection: Connection, source: Source, where: Conditions) -> tuple[S
     sides = {
         label: figures.latency_side(
             0 if side is None else sizes[side, "latency_ms"],
+            0 if side is None else sizes[side, "fast"],
             {name: found.get((label, name)) for name in figures.LATENCY_FIGURES},
         )
         for label, side in labels.items()
@@ -105,8 +112,8 @@ def _answer(connection: Connection, chosen: dict[Any, ScalarSelect[Any]]) -> dic
 
 
 def _sizes(connection: Connection, where: Conditions) -> dict[tuple[Side, str], int]:
-    """How many values each side has of each column."""
-    counts = {(side, column): func.count(r[column]).filter(_side == side) for side in Side for column in _COLUMNS}
+    """How many values each side has of each column, and of `fast`."""
+    counts = {(side, name): count.filter(_side == side) for side in Side for name, count in _COUNTS.items()}
     row = connection.execute(select(*counts.values()).where(*where)).one()
     return dict(zip(counts, row, strict=True))
 
@@ -116,7 +123,7 @@ def _split(connection: Connection, source: Source, where: Conditions) -> tuple[S
     parts = [*keys(source, connection, where, literal(1)), _side]
     names = [part.name for part in parts]
     sizes = connection.execute(
-        select(*parts, *(func.count(r[column]).label(column) for column in _COLUMNS))
+        select(*parts, *(count.label(name) for name, count in _COUNTS.items()))
         .where(*where)
         .group_by(*names)
         .order_by(*names)
@@ -142,7 +149,7 @@ def _split(connection: Connection, source: Source, where: Conditions) -> tuple[S
         for (i, name), place in places.items():
             where_it_lies = point(source, sizes[i]._mapping)
             entry = found.setdefault(tuple(where_it_lies.values()), where_it_lies)
-            side = entry.setdefault(labels[sizes[i].side], figures.latency_side(sizes[i].latency_ms))
+            side = entry.setdefault(labels[sizes[i].side], figures.latency_side(sizes[i].latency_ms, sizes[i].fast))
             side[name] = values[place]
     sides = dict.fromkeys((Side.SPECULATIVE.value, BASELINE), figures.latency_side())
     return baseline, [{**sides, **each} for each in found.values()]

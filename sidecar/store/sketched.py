@@ -71,10 +71,12 @@ def latency(connection: Connection, source: Source) -> tuple[Side | None, list[d
     columns = [_c[measure] for measure in MEASURES]
     where.append(or_(*(column.is_not(None) for column in columns)))
     groups: dict[tuple[Any, ...], _Group] = defaultdict(_Group)
-    for row in fetched(connection, select(*parts, _c.timed, *columns).where(*where)):
+    for row in fetched(connection, select(*parts, _c.timed, _c.fast, *columns).where(*where)):
         group = groups[row[: len(parts)]]
-        group.timed += row[len(parts)]
-        for blobs, blob in zip(group.sketches, row[len(parts) + 1 :], strict=True):
+        timed, fast, *found_blobs = row[len(parts) :]
+        group.timed += timed
+        group.fast += fast
+        for blobs, blob in zip(group.sketches, found_blobs, strict=True):
             if blob is not None:
                 blobs.append(blob)
     sizes: Counter[Side] = Counter()
@@ -114,13 +116,14 @@ def by_concurrency(connection: Connection, source: Source, baseline: Side) -> li
 
 @dataclass(slots=True)
 class _Group:
-    """Of one side of one point: ok requests of known latency, and the sketches of each of MEASURES."""
+    """Of one side of one point: ok requests of known latency, the fast of them, and the sketches of each of MEASURES."""
 
     timed: int = 0
+    fast: int = 0
     sketches: tuple[list[bytes], ...] = field(default_factory=lambda: ([], [], []))
 
     def figures(self) -> dict[str, Any]:
         values: dict[str, float | None] = {}
         for names, blobs in zip(MEASURES.values(), self.sketches, strict=True):
             values |= zip(names, quantiles(blobs, names.values()), strict=True)
-        return figures.latency_side(self.timed, values)
+        return figures.latency_side(self.timed, self.fast, values)

@@ -118,8 +118,9 @@ def latency_of(items: Sequence[Record]) -> dict[str, Any]:
     return {
         "requests": len(total),
         **{f"p{q}_ms": quantile(total, q) for q in (50, 95, 99)},
-        **{f"ttft_p{q}_ms": quantile(first, q) for q in (50, 95)},
-        "tpot_p50_ms": quantile(each, 50),
+        **{f"ttft_p{q}_ms": quantile(first, q) for q in (50, 95, 99)},
+        **{f"tpot_p{q}_ms": quantile(each, q) for q in (50, 95, 99)},
+        "under_800ms_ratio": ratio(sum(value <= 800 for value in total), len(total)),
     }
 
 
@@ -145,6 +146,13 @@ def sides_of(items: Sequence[Record], baseline: str | None) -> dict[str, Any]:
     spec = [item for item in items if kind(item) == "speculative"]
     plain = [item for item in items if kind(item) == baseline]
     return {"speculative": latency_of(spec), "autoregressive": latency_of(plain)}
+
+
+def latency_point_of(items: Sequence[Record], baseline: str | None) -> dict[str, Any]:
+    sides = sides_of(items, baseline)
+    ours, theirs = sides.values()
+    enough = min(ours["requests"], theirs["requests"]) >= 50
+    return {**sides, "ratio": ratio(ours["p95_ms"], theirs["p95_ms"]) if enough else None}
 
 
 def truncation_of(items: Sequence[Record], positions: int) -> dict[str, Any]:
@@ -255,7 +263,7 @@ def test_series_equal_a_plain_computation(
     baseline = baseline_of(inside)
     assert found["baseline"] == baseline
     wanted = groups([item for item in measured if kind(item) in ("speculative", baseline)], step, by)
-    assert keyed(found["points"]) == {key: sides_of(rows, baseline) for key, rows in wanted.items()}
+    assert keyed(found["points"]) == {key: latency_point_of(rows, baseline) for key, rows in wanted.items()}
 
     found = store.reader.truncation(WINDOW, step, by, chosen, NOW)
     TruncationSeries.model_validate(found)
@@ -433,6 +441,18 @@ def test_c09_latencies_are_compared_at_like_concurrency_with_one_kind_of_baselin
     assert (found["baseline"], found["autoregressive"]["p95_ms"]) == ("spec_disabled", 5800)
     assert (found["ratio"], found["ratio_concurrency"]) == (None, None)
     assert found["ratio_reason"] == "at no concurrency have both sides 50 requests"
+
+
+@pytest.mark.parametrize("split", [(None, None), (3600, "scenario")])
+@pytest.mark.parametrize(("baselines", "p95_ms", "wanted"), [(50, 1000.0, 0.5), (49, 1000.0, None), (50, 0.0, None)])
+def test_the_ratio_of_a_point_wants_fifty_a_side(
+    store: Store, split: tuple[int | None, str | None], baselines: int, p95_ms: float, wanted: float | None
+) -> None:
+    """Whatever the concurrency of each side."""
+    ours = [record(latency_ms=500.0, concurrency=1) for _ in range(50)]
+    store.hold(ours + [record(arm=Arm.BASELINE, latency_ms=p95_ms, concurrency=20) for _ in range(baselines)])
+    (point,) = store.reader.latency(WINDOW, *split, Filters(), NOW)["points"]
+    assert point["ratio"] == wanted
 
 
 @pytest.mark.parametrize("split", [(None, None), (3600, "scenario")])

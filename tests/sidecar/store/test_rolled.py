@@ -29,9 +29,9 @@ from .test_queries import (
     groups,
     keyed,
     kind,
+    latency_point_of,
     passes,
     ratio,
-    sides_of,
     truncation_of,
 )
 
@@ -155,7 +155,7 @@ def test_series_equal_a_plain_computation(
     assert found["baseline"] == baseline
     wanted = groups([item for item in measured if kind(item) in ("speculative", baseline)], step, by)
     precise = dict if found["exact"] else single
-    assert keyed(found["points"]) == {key: precise(sides_of(of, baseline)) for key, of in wanted.items()}
+    assert keyed(found["points"]) == {key: precise(latency_point_of(of, baseline)) for key, of in wanted.items()}
 
     found = store.reader.truncation(window, step, by, chosen, NOW)
     TruncationSeries.model_validate(found)
