@@ -1,44 +1,59 @@
 """The frame of every page: navigation, filters, and what to do without a sidecar."""
 
+from collections.abc import Callable
+from types import ModuleType
+
 import streamlit as st
 
-from dashboard import parts
+from dashboard import parts, states
 from dashboard.client import Problem
-from dashboard.pages import drafts, now, truncation
+from dashboard.connection import client
+from dashboard.filters import Filters, filters
+from dashboard.pages import drafts, events, latency, now, quality, requests, scenarios, tokenizers, truncation
+
+#: Module, title, icon. The module's name is the page's address.
+PAGES: list[tuple[ModuleType, str, str]] = [
+    (now, "Now", "speed"),
+    (truncation, "Truncation", "grid_on"),
+    (scenarios, "Scenarios", "category"),
+    (latency, "Latency", "timer"),
+    (quality, "Quality", "fact_check"),
+    (tokenizers, "Tokenizers", "translate"),
+    (events, "Events", "event_note"),
+    (requests, "Requests", "list_alt"),
+    (drafts, "Drafts", "edit_note"),
+]
 
 
 def main() -> None:
     st.set_page_config(page_title="Specwatch", page_icon=":material/monitoring:", layout="wide")
     st.html(parts.STYLE)
-    chosen: list[parts.Filters] = []
+    chosen: list[Filters] = []
+    modules = {title: module for module, title, _ in PAGES}
+
+    def run(module: ModuleType) -> Callable[[], None]:
+        return lambda: module.page(chosen[0])
+
     pages = st.navigation(
         [
             st.Page(
-                lambda: now.page(chosen[0]),
-                title="Now",
-                icon=":material/speed:",
-                url_path="now",
-                default=True,
-            ),
-            st.Page(
-                lambda: truncation.page(chosen[0]),
-                title="Truncation",
-                icon=":material/grid_on:",
-                url_path="truncation",
-            ),
-            st.Page(
-                lambda: drafts.page(chosen[0]),
-                title="Drafts",
-                icon=":material/edit_note:",
-                url_path="drafts",
-            ),
+                run(module),
+                title=title,
+                icon=f":material/{icon}:",
+                url_path=module.__name__.rpartition(".")[2],
+                default=module is now,
+            )
+            for module, title, icon in PAGES
         ],
         position="top",
     )
     try:
-        parts.client().fallback()
+        client().fallback()
     except Problem as found:
-        parts.wait(found)
+        states.wait(found)
         return
-    chosen.append(parts.filters())
+    module = modules[pages.title]
+    if module is not now:
+        parts.strip()
+    chosen.append(filters(module.USES))
     pages.run()

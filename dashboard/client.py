@@ -1,13 +1,17 @@
 """The only network of the dashboard: a typed client of `/api/v1`.
 
     client = Client("http://127.0.0.1:8001")
-    client.summary(window="1h").last_100.p
+    client.summary(window="1h", scenario="billing").last_100.p
 
 Every failure is one exception, `Problem`, whose message is a sentence for the person on call.
 """
 
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from enum import StrEnum
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Any, ParamSpec, TypeVar
+from urllib.parse import quote
 
 import httpx
 import msgspec
@@ -16,8 +20,13 @@ from dashboard import shapes
 
 DEFAULT_API = "http://127.0.0.1:8001"
 #: Seconds. The page refreshes often: a slow answer is better reported than waited for.
-TIMEOUT = httpx.Timeout(5.0, connect=2.0)
+TIMEOUT = httpx.Timeout(10.0, connect=2.0)
 
+#: Questions at a time; the sidecar answers four.
+_AT_A_TIME = 4
+NO_QUERY: Mapping[str, str | None] = MappingProxyType({})
+
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -50,32 +59,77 @@ class Client:
         headers = {b"authorization": b"Bearer " + token.encode()} if token else {}
         # The sidecar is near: a proxy named in the environment is for other traffic.
         self._http = httpx.Client(headers=headers, timeout=TIMEOUT, trust_env=False)
+        self._pool = ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="ask")
 
     def close(self) -> None:
+        self._pool.shutdown()
         self._http.close()
 
-    def summary(self, window: str) -> shapes.Summary:
-        """Of all scenarios: the API has no summary of one."""
-        return self._get("summary", shapes.Summary, window=window)
+    # What narrows an answer is given as the API takes it: window, since, until, scenario, model, step, by.
 
-    def acceptance(
-        self, window: str, *, step: str | None = None, by: str | None = None, scenario: str | None = None
-    ) -> shapes.AcceptanceSeries:
-        return self._get("acceptance", shapes.AcceptanceSeries, window=window, step=step, by=by, scenario=scenario)
+    def summary(self, **query: str | None) -> shapes.Summary:
+        return self._get("summary", shapes.Summary, query)
 
-    def truncation(
-        self, window: str, *, step: str | None = None, by: str | None = None, scenario: str | None = None
-    ) -> shapes.TruncationSeries:
-        return self._get("truncation", shapes.TruncationSeries, window=window, step=step, by=by, scenario=scenario)
+    def acceptance(self, **query: str | None) -> shapes.AcceptanceSeries:
+        return self._get("acceptance", shapes.AcceptanceSeries, query)
 
-    def latency(
-        self, window: str, *, step: str | None = None, by: str | None = None, scenario: str | None = None
-    ) -> shapes.LatencySeries:
-        return self._get("latency", shapes.LatencySeries, window=window, step=step, by=by, scenario=scenario)
+    def truncation(self, **query: str | None) -> shapes.TruncationSeries:
+        return self._get("truncation", shapes.TruncationSeries, query)
+
+    def latency(self, **query: str | None) -> shapes.LatencySeries:
+        return self._get("latency", shapes.LatencySeries, query)
+
+    def latency_distribution(self, **query: str | None) -> shapes.LatencyDistribution:
+        return self._get("latency/distribution", shapes.LatencyDistribution, query)
+
+    def traffic(self, **query: str | None) -> shapes.TrafficSeries:
+        return self._get("traffic", shapes.TrafficSeries, query)
+
+    def similarity(self, **query: str | None) -> shapes.SimilaritySeries:
+        return self._get("similarity", shapes.SimilaritySeries, query)
+
+    def similarity_histogram(self, **query: str | None) -> shapes.SimilarityHistogram:
+        return self._get("similarity/histogram", shapes.SimilarityHistogram, query)
+
+    def similarity_pairs(self, **query: str | None) -> shapes.SimilarityPairs:
+        """The lowest scores."""
+        return self._get("similarity/pairs", shapes.SimilarityPairs, query)
+
+    def quality(self) -> shapes.Quality:
+        return self._get("quality", shapes.Quality)
+
+    def alignment(self) -> shapes.Alignment:
+        return self._get("alignment", shapes.Alignment)
+
+    def windows(self, by: str | None = None) -> shapes.Windows:
+        """The last 100 requests that speculated, and of each slice."""
+        return self._get("windows", shapes.Windows, {"by": by})
+
+    def alerts(self) -> shapes.Alerts:
+        return self._get("alerts", shapes.Alerts)
+
+    def runbook(self) -> shapes.Runbook:
+        return self._get("runbook", shapes.Runbook)
+
+    def events(self, **query: str | None) -> shapes.EventPage:
+        return self._get("events", shapes.EventPage, query)
+
+    def requests(self, **query: str | None) -> shapes.RequestPage:
+        return self._get("requests", shapes.RequestPage, query)
+
+    def request(self, request_id: str) -> shapes.RequestRow:
+        return self._get(f"requests/{quote(request_id, safe='')}", shapes.RequestRow)
+
+    def texts(self, request_id: str) -> shapes.StoredTexts:
+        """Prompt and reply, where they are stored; for the control token only."""
+        return self._get(f"requests/{quote(request_id, safe='')}/texts", shapes.StoredTexts)
 
     def drafts(self, limit: int) -> shapes.Drafts:
         """What the draft proposed for the last requests. The sidecar refuses where it keeps none."""
-        return self._get("drafts", shapes.Drafts, limit=str(limit))
+        return self._get("drafts", shapes.Drafts, {"limit": str(limit)})
+
+    def engine(self) -> shapes.Engines:
+        return self._get("engine", shapes.Engines)
 
     def fallback(self) -> shapes.Fallback:
         return self._get("fallback", shapes.Fallback)
@@ -83,7 +137,11 @@ class Client:
     def set_fallback(self, mode: shapes.Mode, reason: str) -> shapes.Fallback:
         return self._ask("PUT", "fallback", shapes.Fallback, json={"mode": mode, "reason": reason})
 
-    def _get(self, name: str, shape: type[T], **query: str | None) -> T:
+    def later(self, ask: Callable[P, T], *given: P.args, **query: P.kwargs) -> Future[T]:
+        """The answer of one of the methods above, asked while others are."""
+        return self._pool.submit(ask, *given, **query)
+
+    def _get(self, name: str, shape: type[T], query: Mapping[str, str | None] = NO_QUERY) -> T:
         return self._ask("GET", name, shape, params={k: v for k, v in query.items() if v is not None})
 
     def _ask(self, method: str, name: str, shape: type[T], **options: Any) -> T:

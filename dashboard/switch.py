@@ -4,8 +4,9 @@ import streamlit as st
 
 from dashboard import shapes
 from dashboard.client import Problem
-from dashboard.frames import plain, transitions
-from dashboard.parts import client
+from dashboard.connection import client
+from dashboard.frames.base import plain
+from dashboard.frames.state import transitions
 
 CAPTIONS: dict[str, str] = {
     "auto": "New requests are served with speculative decoding, but for the share that latencies are compared with.",

@@ -8,6 +8,8 @@ SLO_MIN: Final = 0.95
 TRUNCATION_MAX: Final = 0.35
 FIRST_POSITION_MAX: Final = 0.15
 LATENCY_GOAL_MS: Final = 800
+SIMILARITY_MIN: Final = 0.82
+SIMILARITY_CRITICAL: Final = 0.75
 
 #: What stands where a figure is not known. Never 0, never NaN.
 NO_DATA: Final = "no data"
@@ -19,6 +21,25 @@ DEFINITIONS = MappingProxyType(
         "acceptance rate p": (
             "Accepted draft tokens / draft tokens, summed over the requests that speculated. "
             f"Below {P_MIN} speculation is at risk of costing more than it saves."
+        ),
+        "interval of p": (
+            "Where p lies, 19 times of 20, by how much the requests differ among each other. "
+            f"While it holds {P_MIN}, more requests are needed to tell."
+        ),
+        "p per token": (
+            "Accepted / judged draft tokens: those accepted and the first rejected one of each verify step. "
+            "Comparable between different k, which p is not."
+        ),
+        "k": "num_speculative_tokens: the most draft tokens of a verify step.",
+        "break-even p": "The p at which speculation takes as much time as it saves, by the setting draft_cost.",
+        "alignment": (
+            "Whether draft model and target model know the tokens by the same ids, by the files of their "
+            "tokenizers and by what is rejected in the traffic. A moved id makes right guesses wrong."
+        ),
+        "similarity": (
+            "Cosine of the embeddings of what the draft model would have written and of the reply, -1..1. "
+            f"Below {SIMILARITY_MIN} is a warning, below {SIMILARITY_CRITICAL} critical. A share of the requests is "
+            "compared."
         ),
         "mean acceptance length": (
             "Tokens gained per verify step: 1 + accepted draft tokens / verify steps. "

@@ -2,27 +2,30 @@
 
 import streamlit as st
 
-from dashboard import drafts as html
 from dashboard.client import Kind, Problem
-from dashboard.frames import plain
-from dashboard.parts import DATA_SECONDS, Filters, client, misaligned, problem
+from dashboard.connection import client
+from dashboard.filters import Filters
+from dashboard.frames import drafts as html
+from dashboard.frames.base import plain
+from dashboard.parts import DATA_SECONDS
+from dashboard.states import misaligned, problem
 from dashboard.words import define
 
+USES = ()
 SHOWN = 10
 
 
 @st.fragment(run_every=DATA_SECONDS)
 def page(chosen: Filters) -> None:
     try:
-        alignment = client().summary(chosen.window).alignment
+        alignment = client().summary(window="1m").alignment
         found = client().drafts(SHOWN).drafts
     except Problem as problem_found:
         _none(problem_found)
         return
     misaligned(alignment)
     st.markdown(
-        f"What the draft model proposed for the last {SHOWN} requests, and what the target model made of it. "
-        "Time range and scenario do not narrow it.",
+        f"What the draft model proposed for the last {SHOWN} requests, and what the target model made of it.",
         help=define("rejected", "discarded", "bonus", "not drafted"),
     )
     if not found:

@@ -2,26 +2,19 @@
 
 import streamlit as st
 
-from dashboard import charts, frames
-from dashboard.client import Kind, Problem
-from dashboard.parts import (
-    DATA_SECONDS,
-    STATE_SECONDS,
-    Filters,
-    chart,
-    client,
-    database_note,
-    misaligned,
-    missing,
-    no_speculation,
-    problem,
-    state,
-    tile,
-    tiles,
-    unusable,
-)
+from dashboard import shapes
+from dashboard.client import Client
+from dashboard.filters import Filters
+from dashboard.frames import now as frames
+from dashboard.frames.base import plain, utc
+from dashboard.frames.state import alert_text, footer
+from dashboard.parts import DATA_SECONDS, STATE_SECONDS, answers, chart, state, tile, tiles
+from dashboard.states import database_note, misaligned, missing, no_speculation, unusable
 from dashboard.switch import switch
-from dashboard.words import define
+from dashboard.words import LATENCY_GOAL_MS, P_MIN, SIMILARITY_MIN, SLO_MIN, define
+
+USES = ("time", "names")
+SIGNS = {"critical": ":material/emergency_home:", "warning": ":material/warning:", "info": ":material/info:"}
 
 
 def page(chosen: Filters) -> None:
@@ -32,92 +25,129 @@ def page(chosen: Filters) -> None:
 
 @st.fragment(run_every=STATE_SECONDS)
 def _state() -> None:
-    try:
-        state(client().fallback())
-    except Problem:
-        # The whole page says why, and waits.
-        st.rerun()
+    with answers() as ask:
+        state(ask.fallback())
+        firing = [alert for alert in ask.alerts().alerts if alert.status == "firing"]
+        if firing:
+            _alerts(ask, firing)
+
+
+def _alerts(ask: Client, firing: list[shapes.ActiveAlert]) -> None:
+    runbook = ask.runbook().alerts
+    for alert in firing:
+        # The label is its key: an opened one stays open.
+        with st.expander(
+            f"**{plain(alert.name)}** ({alert.severity}): {plain(alert_text(alert))}", icon=SIGNS[alert.severity]
+        ):
+            st.caption(f"Since {utc(alert.starts_at):%Y-%m-%d %H:%M:%S} UTC")
+            st.markdown(plain(alert.annotations.get("description", "")))
+            link = alert.annotations.get("runbook", "")
+            if link.startswith(("https://", "http://")):
+                st.link_button("Runbook", link, icon=":material/menu_book:")
+            elif alert.name in runbook:
+                st.markdown(runbook[alert.name])
 
 
 @st.fragment(run_every=DATA_SECONDS)
 def _figures(chosen: Filters) -> None:
-    ask, window, scenario = client(), chosen.window, chosen.scenario
-    try:
-        summary = ask.summary(window)
-        if scenario:
-            narrow_to = ask.acceptance(window, scenario=scenario), ask.latency(window, scenario=scenario)
-            summary = frames.of_scenario(summary, *narrow_to)
-        acceptance = ask.acceptance(window, step=chosen.step, scenario=scenario)
-        latency = ask.latency(window, step=chosen.step, scenario=scenario)
-        scenarios = ask.acceptance(window, by="scenario", scenario=scenario)
-    except Problem as found:
-        if found.kind is Kind.UNREACHABLE:
-            st.rerun()
-        problem(found)
-        return
-    database_note(summary)
-    misaligned(summary.alignment)
-    if unusable(summary, chosen):
-        return
-    speculated = bool(summary.acceptance.requests)
-    if not speculated:
-        no_speculation(summary, chosen)
-
-    shown = frames.everywhere if scenario else lambda tile: tile
-    wide, *narrow = st.columns([2, 1, 1])
-    with wide:
-        tile(shown(frames.slo_tile(summary)), key="slo")
-    for column, each in zip(
-        narrow, (frames.p_tile(summary.last_100, scenario), frames.length_tile(summary.acceptance)), strict=True
-    ):
-        with column:
-            tile(each)
-    tiles(
-        [
-            frames.latency_tile("speculative", summary.latency.speculative),
-            frames.latency_tile("autoregressive", summary.latency.autoregressive),
-            frames.ratio_tile(summary.latency),
-        ]
-    )
-    tiles([shown(t) for t in (*frames.traffic_tiles(summary.traffic), frames.coverage_tile(summary.coverage))])
-
-    begin = frames.window_start(summary)
-    span = None if begin is None else (begin, frames.utc(summary.generated_at))
-    left, right = st.columns(2)
-    with left:
-        chart(
-            "Acceptance rate p over time (UTC)",
-            charts.p_over_time(acceptance, span),
-            helped=define("acceptance rate p"),
-            key="p_over_time",
+    with answers() as ask:
+        query, step = chosen.query, chosen.step
+        pairs = {name: value for name, value in query.items() if name != "model"}
+        later_acceptance = ask.later(ask.acceptance, **query, step=step)
+        later_latency = ask.later(ask.latency, **query, step=step)
+        later_traffic = ask.later(ask.traffic, **query, step=step)
+        later_scenarios = ask.later(ask.acceptance, **query, by="scenario")
+        later_similarity = ask.later(ask.similarity, **pairs, step=step)
+        summary = ask.summary(**query)
+        acceptance, latency, traffic = later_acceptance.result(), later_latency.result(), later_traffic.result()
+        scenarios, similarity = later_scenarios.result(), later_similarity.result()
+        database_note(summary)
+        misaligned(summary.alignment)
+        if unusable(summary, chosen):
+            return
+        speculated = bool(summary.acceptance.requests)
+        if not speculated:
+            no_speculation(summary, chosen)
+        trend = frames.with_trend
+        wide, *narrow = st.columns([2, 1, 1])
+        with wide:
+            share = trend(frames.slo_tile(summary), traffic, lambda each: each.p95_latency_under_800ms_ratio, SLO_MIN)
+            tile(share, key="slo")
+        p = frames.p_tile(summary.last_100, narrowed=chosen.named)
+        length = frames.length_tile(summary.acceptance)
+        for column, each in zip(
+            narrow,
+            (
+                trend(p, acceptance, lambda each: each.p, P_MIN),
+                trend(length, acceptance, lambda each: each.mean_acceptance_length, 1.0),
+            ),
+            strict=True,
+        ):
+            with column:
+                tile(each)
+        tiles(
+            [
+                trend(frames.ratio_tile(summary.latency), latency, lambda each: each.ratio, 1.0),
+                frames.alignment_tile(summary.alignment),
+                trend(
+                    frames.similarity_tile(summary.similarity),
+                    frames.of_drafts(similarity),
+                    lambda each: each.mean,
+                    SIMILARITY_MIN,
+                ),
+                trend(frames.coverage_tile(summary.coverage), traffic, lambda each: each.coverage, None),
+            ]
         )
-    with right:
-        chart(
-            "Latency p95 over time (UTC)",
-            charts.latency_over_time(latency, span),
-            helped=define("latency", "speculative", "autoregressive"),
-            key="latency_over_time",
+        tiles(
+            [
+                trend(
+                    frames.latency_tile("speculative", summary.latency.speculative),
+                    latency,
+                    lambda each: each.speculative.p95_ms,
+                    LATENCY_GOAL_MS,
+                ),
+                trend(
+                    frames.latency_tile("autoregressive", summary.latency.autoregressive),
+                    latency,
+                    lambda each: each.autoregressive.p95_ms,
+                    LATENCY_GOAL_MS,
+                ),
+                *(
+                    trend(each, traffic, value, None)
+                    for each, value in zip(
+                        frames.traffic_tiles(summary.traffic),
+                        (lambda each: each.requests_per_s, lambda each: each.completion_tokens_per_s),
+                        strict=True,
+                    )
+                ),
+            ]
         )
-    left, right = st.columns(2)
-    with left:
-        st.markdown("**Acceptance rate p by scenario, worst first**", help=define("acceptance rate p"))
-        if scenarios.points:
-            st.dataframe(frames.scenario_table(scenarios), hide_index=True, width="stretch")
-        else:
-            st.caption("No scenario has speculated in this time range.")
-    with right:
-        chart(
-            "Requests by outcome" + (", all scenarios" if scenario else ""),
-            charts.outcomes(summary.traffic),
-            helped=define("outcome"),
-            key="outcomes",
-        )
-    st.markdown(
-        "**Latency, time to first token (TTFT), time per output token (TPOT)**",
-        help=define("latency", "TTFT", "TPOT"),
-    )
-    st.table(frames.latency_table(summary.latency))
-    if speculated and summary.coverage.missing:
-        st.markdown("**Requests without acceptance figures**", help=define("coverage"))
-        missing(summary.coverage)
-    st.caption(frames.footer(summary))
+        held = utc(summary.since), utc(summary.until)
+        left, right = st.columns(2)
+        with left:
+            chart(
+                "Acceptance rate p over time (UTC)",
+                frames.p_over_time(acceptance, held),
+                helped=define("acceptance rate p", "interval of p"),
+                key="p_over_time",
+            )
+        with right:
+            chart(
+                "Latency p95 over time (UTC)",
+                frames.latency_over_time(latency, held),
+                helped=define("latency", "speculative", "autoregressive"),
+                key="latency_over_time",
+            )
+        left, right = st.columns(2)
+        with left:
+            st.markdown("**Acceptance rate p by scenario, worst first**", help=define("acceptance rate p"))
+            if scenarios.points:
+                st.dataframe(frames.scenario_table(scenarios), hide_index=True, width="stretch")
+            else:
+                st.caption("No scenario has speculated in this time range.")
+        with right:
+            chart("Requests by outcome", frames.outcomes(summary.traffic), helped=define("outcome"), key="outcomes")
+        if speculated and summary.coverage.missing:
+            st.markdown("**Requests without acceptance figures**", help=define("coverage"))
+            missing(summary.coverage)
+        st.caption(footer(summary))

@@ -4,17 +4,19 @@ import json
 import math
 import threading
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from support import board
+from support.board import ANSWERED, NOW, Payload
 
 from sidecar.api import models, params
+from sidecar.api.texts import StoredTexts
 
-NOW = datetime(2026, 11, 29, 18, 30, tzinfo=UTC)
 SCENARIOS = {"chat": 0.78, "code": 0.86, "summarise": 0.71, "translate": 0.55}
 MODELS = {
     "summary": models.Summary,
@@ -23,20 +25,31 @@ MODELS = {
     "latency": models.LatencySeries,
     "fallback": models.Fallback,
     "drafts": models.Drafts,
+    "latency/distribution": models.LatencyDistribution,
+    "traffic": models.TrafficSeries,
+    "similarity": models.SimilaritySeries,
+    "similarity/histogram": models.SimilarityHistogram,
+    "similarity/pairs": models.SimilarityPairs,
+    "quality": models.Quality,
+    "alignment": models.Alignment,
+    "windows": models.Windows,
+    "alerts": models.Alerts,
+    "runbook": models.Runbook,
+    "events": models.EventPage,
+    "requests": models.RequestPage,
+    "request": models.RequestRow,
+    "texts": StoredTexts,
+    "engine": models.Engines,
 }
 QUERIES = {
     "summary": params.SummaryParams,
     "acceptance": params.SeriesParams,
     "truncation": params.SeriesParams,
     "latency": params.SeriesParams,
+    "traffic": params.SeriesParams,
+    "requests": params.PageParams,
+    "windows": params.WindowsParams,
     "drafts": params.DraftsParams,
-}
-Payload = dict[str, Any]
-ANSWERED: Payload = {
-    "exact": True,
-    "resolution_s": None,
-    "since": "2026-11-01T11:00:00Z",
-    "until": "2026-11-01T12:00:00Z",
 }
 
 
@@ -187,6 +200,20 @@ def alignment(*moved: tuple[str | None, int, int, int], more: int = 0) -> Payloa
     }
 
 
+def whole_alignment(*moved: tuple[str | None, int, int, int]) -> Payload:
+    """The same with all that is known."""
+    short = alignment(*moved)
+    return short | {
+        "since": (NOW - timedelta(hours=5)).isoformat(),
+        "target_model": "demo-target",
+        "draft_model": "demo-draft",
+        "requests": 473,
+        "positions": 30_000,
+        "rejections": 6_000,
+        "static": short["static"] | {"report": None},
+    }
+
+
 def position(mark: str, draft: str | None, target: str | None) -> Payload:
     ids = [None if text is None else 1000 + sum(map(ord, text)) for text in (draft, target)]
     return {"mark": mark, "draft_id": ids[0], "draft": draft, "target_id": ids[1], "target": target}
@@ -259,8 +286,9 @@ def acceptance(by: str | None = None) -> Payload:
     return {"window_s": 3600, **ANSWERED, "step_s": None if by else 60, "by": by, "points": points}
 
 
-def latency() -> Payload:
-    points = [
+def latency(by: str | None = None) -> Payload:
+    """An hour by minutes with four silent ones, or one point per group."""
+    points: list[Payload] = [
         {
             "at": (NOW - timedelta(minutes=60 - i)).isoformat(),
             "group": None,
@@ -271,7 +299,20 @@ def latency() -> Payload:
         for i in range(60)
         if not 17 <= i < 21
     ]
-    return {"window_s": 3600, **ANSWERED, "step_s": 60, "by": None, "baseline": "true_ar", "points": points}
+    if by is not None:
+        names = {"1": 0.9, "2-4": 1.0, "5-8": 1.4} if by == "concurrency" else dict.fromkeys(SCENARIOS, 1.0)
+        points = [
+            {
+                "at": None,
+                "group": name,
+                "speculative": latencies(100, 600 * scale),
+                "autoregressive": latencies(57, 930.0) if name != "5-8" else latencies(12, 800.0),
+                "ratio": 600 * scale / 930 if name != "5-8" else None,
+            }
+            for name, scale in names.items()
+        ]
+    step = None if by else 60
+    return {"window_s": 3600, **ANSWERED, "step_s": step, "by": by, "baseline": "true_ar", "points": points}
 
 
 def truncation_point(steps: int, p: float, *, drafted: int = 4, positions: int = 5) -> Payload:
@@ -321,6 +362,13 @@ def truncation(by: str | None = None) -> Payload:
 Answer = tuple[int, Payload | bytes]
 
 
+def kind_of(path: str) -> str:
+    """The name of an answer: paths of single requests are all alike."""
+    if not path.startswith("requests/"):
+        return path
+    return "texts" if path.endswith("/texts") else "request"
+
+
 class Api:
     """A scripted sidecar. `answers[name]` is a payload, an answer, or a function of the query."""
 
@@ -329,10 +377,26 @@ class Api:
             "summary": summary(),
             "acceptance": lambda query: (200, acceptance(query.get("by"))),
             "truncation": lambda query: (200, truncation(query.get("by"))),
-            "latency": latency(),
+            "latency": lambda query: (200, latency(query.get("by"))),
             "fallback": fallback(),
             "drafts": drafts(),
+            "latency/distribution": board.distribution(),
+            "traffic": lambda query: (200, board.traffic(query.get("by"))),
+            "similarity": lambda query: (200, board.similarity(query)),
+            "similarity/histogram": board.histogram(),
+            "similarity/pairs": board.pairs(),
+            "quality": board.quality(),
+            "alignment": whole_alignment(),
+            "windows": lambda query: (200, board.windows(query.get("by"), figures, truncation_point)),
+            "alerts": board.alerts(),
+            "runbook": board.runbook(),
+            "events": board.events(),
+            "requests": lambda query: (200, board.requests(query)),
+            "request": board.row(),
+            "texts": {"texts": []},
+            "engine": board.engine(),
         }
+        self.paths: list[str] = []
         self.seen: list[tuple[str, str, dict[str, str], str | None]] = []
         self.put: Callable[[Payload], Answer] = self._put
         self.put_bodies: list[Payload] = []
@@ -350,8 +414,9 @@ class Api:
 
             def answer(self, give: Callable[[str, dict[str, str]], Answer]) -> None:
                 split = urlsplit(self.path)
-                name = split.path.removeprefix("/api/v1/")
+                name = kind_of(split.path.removeprefix("/api/v1/"))
                 query = {key: values[0] for key, values in parse_qs(split.query).items()}
+                script.paths.append(split.path)
                 script.seen.append((self.command, name, query, self.headers["authorization"]))
                 # The real API takes no parameter that it does not know.
                 if name in QUERIES:
@@ -395,8 +460,12 @@ class Api:
 
 
 @pytest.fixture
-def api() -> Iterator[Api]:
+def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
+    """The scripted sidecar that pages in this process ask."""
     script = Api()
+    monkeypatch.setenv("SPECWATCH_API", script.url)
+    for name in ("TOKEN", "READ_TOKEN"):
+        monkeypatch.delenv(f"SPECWATCH_ADMIN_{name}", raising=False)
     yield script
     script.close()
 
@@ -414,4 +483,8 @@ def sample() -> Any:
         position=position,
         truncation=truncation,
         truncation_point=truncation_point,
+        latency=latency,
+        latencies=latencies,
+        whole_alignment=whole_alignment,
+        board=board,
     )

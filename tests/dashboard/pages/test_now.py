@@ -1,65 +1,27 @@
-"""Both pages, and every state with nothing to show, in Streamlit's own test harness."""
+"""The first page, and every state with nothing to show, in Streamlit's own test harness."""
 
 import gc
-import json
 import os
 from pathlib import Path
 
 import pytest
 from streamlit.testing.v1 import AppTest
-
-import dashboard
-
-APP = Path(dashboard.__file__).parent / "pages" / "run.py"
+from support.apptest import APP, charts, page_of, said, values
 
 
 @pytest.fixture
-def now(api, monkeypatch):
-    monkeypatch.setenv("SPECWATCH_API", api.url)
-    monkeypatch.delenv("SPECWATCH_ADMIN_TOKEN", raising=False)
-    monkeypatch.delenv("SPECWATCH_ADMIN_READ_TOKEN", raising=False)
+def now(api):
     return AppTest.from_file(APP, default_timeout=60)
 
 
-def truncation_page():
-    from dashboard import parts
-    from dashboard.pages import truncation
-
-    truncation.page(parts.filters())
+@pytest.fixture
+def truncation(api):
+    return page_of("truncation")
 
 
 @pytest.fixture
-def truncation(api, monkeypatch):
-    monkeypatch.setenv("SPECWATCH_API", api.url)
-    return AppTest.from_function(truncation_page, default_timeout=60)
-
-
-def drafts_page():
-    from dashboard import parts
-    from dashboard.pages import drafts
-
-    drafts.page(parts.filters())
-
-
-@pytest.fixture
-def drafts(api, monkeypatch):
-    monkeypatch.setenv("SPECWATCH_API", api.url)
-    return AppTest.from_function(drafts_page, default_timeout=60)
-
-
-def values(at):
-    return {metric.label: metric.value for metric in at.metric}
-
-
-def said(at):
-    """Every text of the page, as one."""
-    kinds = (at.error, at.warning, at.info, at.markdown, at.caption, at.code)
-    texts = [element.value for kind in kinds for element in kind]
-    return "\n".join([*texts, *(html.proto.body for html in at.get("html"))]).replace("\\", "")
-
-
-def charts(at):
-    return [json.loads(chart.proto.spec) for chart in at.get("plotly_chart")]
+def drafts(api):
+    return page_of("drafts")
 
 
 def empty(api, sample):
@@ -83,6 +45,8 @@ def test_now(now):
         "Requests": "0.13 /s",
         "Completion tokens": "21.7 /s",
         "Coverage": "95.7 %",
+        "Tokenizer alignment": "aligned",
+        "Similarity, last 100 pairs": "0.950",
     }
     assert [m.delta for m in at.metric][:2] == ["✗ goal missed: at least 95 %", "✓ goal met: at least 0.65"]
     assert "Speculative decoding is on" in said(at)
@@ -94,33 +58,15 @@ def test_now(now):
     assert len(charts(at)) == 3
 
 
-def test_truncation(truncation):
-    at = truncation.run()
-    assert not at.exception
-    assert values(at) == {
-        "Truncation rate": "42.7 %",
-        "First-position share": "30.4 %",
-        "Fully accepted steps": "57.3 %",
-    }
-    over_time, by_scenario = charts(at)
-    assert over_time["data"][0]["z"][4][0] is None, "position 5 was not drafted at first"
-    assert over_time["layout"]["coloraxis"]["colorbar"]["tickformat"] == ".0%"
-    assert by_scenario["data"][0]["y"] == ["chat", "code", "summarise", "translate"]
-    at.segmented_control(key="colour").set_value("rejected").run()
-    assert charts(at)[0]["layout"]["coloraxis"]["colorbar"]["title"]["text"] == "rejected"
-
-
 def test_range_and_scenario_come_from_the_url_and_go_to_the_api(now, api):
     now.query_params["window"] = "6h"
     now.query_params["scenario"] = "code"
     at = now.run()
     assert not at.exception
     asked = [(name, query) for _, name, query, _ in api.seen]
-    assert ("summary", {"window": "6h"}) in asked
+    assert ("summary", {"window": "6h", "scenario": "code"}) in asked
     assert ("latency", {"window": "6h", "step": "5m", "scenario": "code"}) in asked
-    assert at.metric[1].label == "Acceptance rate p, this scenario"
-    notes = [caption.value.replace("\\", "") for caption in at.caption]
-    assert sum(note.startswith("All scenarios.") for note in notes) == 4, "figures the choice does not narrow"
+    assert at.metric[1].label == "Acceptance rate p, last 100 requests of these"
 
 
 def test_a_scenario_that_did_not_speculate(now, truncation, api, sample):
@@ -259,34 +205,6 @@ def test_nothing_to_switch_to(now, api, sample):
     at = now.run()
     assert "`fallback_upstream`" in said(at).replace("\\", "")
     assert "switch_ask" not in {button.key for button in at.button}
-
-
-def test_drafts(drafts, api):
-    at = drafts.run()
-    assert not at.exception
-    text = said(at)
-    assert "What the draft model proposed for the last 10 requests" in text
-    assert ("GET", "drafts", {"limit": "10"}, None) in api.seen
-    assert "<b>p 0.647</b> · 11 of 17 draft tokens accepted · reply of 16 tokens, ended by stop" in text
-    assert "p no data</b> · nothing drafted" in text
-    assert "The engine could not see the draft ids." in text
-    assert " higher</span>" in text
-    assert [text.value for text in at.text][:2] == [
-        "Your May bill is higher.50 euros, which\n 5 more.<|eot|>",
-        "Your May bill is 43.50 euros, which is 5 more.<|eot|>",
-    ]
-    assert not at.error
-
-
-def test_no_drafts(drafts, api):
-    api.answers["drafts"] = (409, {"error": {"message": "recent_drafts: no drafts are kept"}})
-    text = said(drafts.run())
-    assert "No drafts are kept." in text
-    assert "recent_drafts: 50" in text
-    api.answers["drafts"] = {"drafts": []}
-    assert "No drafts yet." in said(drafts.run())
-    api.answers["drafts"] = (500, {"error": {"message": "it broke"}})
-    assert "The sidecar gave no figures." in said(drafts.run())
 
 
 def test_moved_tokens_are_named(now, drafts, api, sample):

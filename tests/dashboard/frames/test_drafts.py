@@ -7,7 +7,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard import drafts, shapes
+from dashboard import shapes
+from dashboard.frames import drafts
 
 MARKS = ("accepted", "rejected", "discarded", "bonus", "not_drafted")
 texts = st.none() | st.text(max_size=6) | st.sampled_from(("<b>", "&amp;", "\n", "  ", '"', "你"))

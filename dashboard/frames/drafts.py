@@ -3,7 +3,7 @@
 from html import escape
 
 from dashboard import shapes
-from dashboard.frames import count, ratio, utc
+from dashboard.frames.base import count, ratio, utc
 from dashboard.words import NO_DATA
 
 #: Of one reply; a page of ten longer ones would be slow to draw.

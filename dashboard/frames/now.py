@@ -1,0 +1,238 @@
+"""Now: is speculation on, does it pay, and since when. Pure."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+import msgspec
+import pandas as pd  # type: ignore[import-untyped]
+import plotly.graph_objects as go  # type: ignore[import-untyped]
+
+from dashboard import shapes
+from dashboard.frames.base import Tile, count, judged, milliseconds, percent, ratio
+from dashboard.frames.plots import AUTOREGRESSIVE, MARGIN, OTHER, SPECULATIVE, by_step, limit, line, line_chart
+from dashboard.words import LATENCY_GOAL_MS, NO_DATA, P_MIN, SIMILARITY_CRITICAL, SIMILARITY_MIN, SLO_MIN, define
+
+NEVER = "No request has speculated yet."
+
+
+def slo_tile(summary: shapes.Summary) -> Tile:
+    label, value = "p95_latency_under_800ms_ratio", summary.slo.p95_latency_under_800ms_ratio
+    single = summary.slo.latency_under_800ms_ratio
+    helped = define("p95_latency_under_800ms_ratio", "latency_under_800ms_ratio")
+    if value is None:
+        none = "No ok request" if not summary.traffic.ok else "No one-minute slice with a known p95"
+        return Tile(label, NO_DATA, helped, note=f"{none} in this time range.")
+    note = f"One-minute slices whose trailing 5-minute p95 is at most {LATENCY_GOAL_MS} ms."
+    if single is not None:
+        note += f" Of all ok requests, {percent(single)} took at most {LATENCY_GOAL_MS} ms."
+    return judged(label, percent(value, SLO_MIN), helped, value >= SLO_MIN, "at least 95 %", note)
+
+
+def p_tile(figures: shapes.AcceptanceFigures, *, narrowed: bool = False) -> Tile:
+    """Of the last 100 requests that speculated; `narrowed`: of those in the time range that filters leave."""
+    label = f"Acceptance rate p, last 100 requests{' of these' if narrowed else ''}"
+    helped = define("acceptance rate p", "interval of p", "draft tokens")
+    if figures.p is None:
+        none = "No such request speculated in this time range." if narrowed else NEVER
+        return Tile(label, NO_DATA, helped, note="No draft tokens were counted." if figures.requests else none)
+    note = ""
+    if figures.p_low is not None and figures.p_high is not None:
+        sure = "" if figures.p_low > P_MIN or figures.p_high < P_MIN else f", which holds {P_MIN}"
+        note = f"95 % interval {ratio(figures.p_low)} to {ratio(figures.p_high)}{sure}. "
+    note += (
+        f"Over the last {count(figures.requests, 'request')} that speculated: "
+        f"{figures.accepted_tokens:,} of {count(figures.draft_tokens, 'draft token')} accepted."
+    )
+    return judged(label, ratio(figures.p, P_MIN), helped, figures.p >= P_MIN, f"at least {P_MIN}", note)
+
+
+def length_tile(figures: shapes.AcceptanceFigures) -> Tile:
+    label, helped = "Mean acceptance length", define("mean acceptance length", "verify step")
+    if figures.mean_acceptance_length is None:
+        return Tile(label, NO_DATA, helped, note="No verify step in this time range.")
+    note = f"Tokens per verify step, over {count(figures.verify_steps, 'verify step')} in this time range."
+    return Tile(label, f"{figures.mean_acceptance_length:.2f}", helped, note=note)
+
+
+def latency_tile(name: str, figures: shapes.LatencyFigures) -> Tile:
+    label, helped = f"Latency p95, {name}", define("latency", name)
+    if figures.p95_ms is None:
+        return Tile(label, NO_DATA, helped, note=f"No ok {name} request in this time range.")
+    note = f"p50 {milliseconds(figures.p50_ms)}, over {count(figures.requests, 'ok request')}."
+    return Tile(label, milliseconds(figures.p95_ms), helped, note=note)
+
+
+def ratio_tile(latency: shapes.Latency) -> Tile:
+    label, helped = "Latency ratio p95", define("latency ratio")
+    if latency.ratio is None:
+        return Tile(label, NO_DATA, helped, note=_sentence(latency.ratio_reason or "The sidecar gave no reason"))
+    side = "faster than" if latency.ratio < 1 else "slower than" if latency.ratio > 1 else "as fast as"
+    at = f", at a concurrency of {latency.ratio_concurrency}" if latency.ratio_concurrency else ""
+    return Tile(label, ratio(latency.ratio, 1.0), helped, note=f"Speculative is {side} autoregressive{at}.")
+
+
+def traffic_tiles(traffic: shapes.Traffic) -> list[Tile]:
+    failed = traffic.requests - traffic.ok
+    return [
+        Tile(
+            "Requests",
+            f"{traffic.requests_per_s:.2f} /s",
+            define("requests/s", "outcome"),
+            note=f"{count(traffic.requests, 'request')}: {traffic.ok:,} ok, {failed:,} not ok, "
+            f"{traffic.streaming:,} streamed.",
+        ),
+        Tile(
+            "Completion tokens",
+            f"{traffic.completion_tokens_per_s:,.1f} /s",
+            define("completion tokens/s"),
+            note="As the replies report them.",
+        ),
+    ]
+
+
+def coverage_tile(coverage: shapes.Coverage) -> Tile:
+    helped = define("coverage")
+    missing = sum(coverage.missing.values())
+    note = f"{count(missing, 'request')} without acceptance figures." if missing else "No figures are missing."
+    if coverage.requests is None:
+        return Tile("Coverage", NO_DATA, helped, note="No ok generation request was served speculatively.")
+    return Tile("Coverage", percent(coverage.requests), helped, note=note)
+
+
+def alignment_tile(alignment: shapes.AlignmentSummary) -> Tile:
+    label, helped = "Tokenizer alignment", define("alignment")
+    if alignment.state == "unknown":
+        return Tile(label, NO_DATA, helped, note=_sentence(alignment.reason))
+    seen = alignment.same_text_other_id
+    note = "" if seen is None else f"{count(seen, 'draft token')} rejected that was right by another id. "
+    if alignment.static.verdict != "unknown":
+        note += f"By the files of both tokenizers: {alignment.static.verdict}."
+    if alignment.state == "aligned":
+        return judged(label, "aligned", helped, True, "no token has another id", note)
+    return judged(label, "misaligned", helped, False, f"{count(alignment.moved_tokens, 'token')} moved", note)
+
+
+def similarity_tile(similarity: shapes.SimilarityState) -> Tile:
+    label, helped = "Similarity, last 100 pairs", define("similarity")
+    figures = similarity.draft
+    if figures.mean is None:
+        return Tile(label, NO_DATA, helped, note=_sentence(similarity.reason or "No pair was compared yet"))
+    tenth = "" if figures.p10 is None else f"a tenth is below {ratio(figures.p10)}, "
+    note = f"Of {count(figures.pairs, 'pair')} {tenth}{figures.critical:,} below {SIMILARITY_CRITICAL}."
+    value = ratio(figures.mean, SIMILARITY_MIN)
+    return judged(label, value, helped, figures.mean >= SIMILARITY_MIN, f"at least {SIMILARITY_MIN}", note)
+
+
+def of_drafts(series: shapes.SimilaritySeries) -> shapes.SimilaritySeries:
+    return msgspec.structs.replace(series, points=[point for point in series.points if point.kind == "draft"])
+
+
+def with_trend(tile: Tile, series: shapes.Series, value: Callable[[Any], float | None], limit: float | None) -> Tile:
+    """The tile with its figure's course over the time range."""
+    rows = by_step(series.points, series.step_s)
+    values = [None if point is None else value(point) for _, point in rows]
+    return replace(tile, trend=values, limit=limit)
+
+
+def _sentence(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:].rstrip('.')}."
+
+
+# Tables
+
+
+def scenario_table(series: shapes.AcceptanceSeries) -> pd.DataFrame:
+    """Worst p first; scenarios without one last."""
+    points = sorted(series.points, key=lambda x: (x.p is None, x.p or 0.0, x.group or ""))
+    return pd.DataFrame(
+        {
+            "scenario": [point.group or "(none)" for point in points],
+            "p": [NO_DATA if point.p is None else ratio(point.p, P_MIN) for point in points],
+            f"against {P_MIN}": [
+                NO_DATA if point.p is None else "ok" if point.p >= P_MIN else "below" for point in points
+            ],
+            "mean acceptance length": [
+                NO_DATA if point.mean_acceptance_length is None else f"{point.mean_acceptance_length:.2f}"
+                for point in points
+            ],
+            "requests": [point.requests for point in points],
+            "draft tokens": [point.draft_tokens for point in points],
+        }
+    )
+
+
+# Charts
+
+
+def p_over_time(series: shapes.AcceptanceSeries, span: tuple[datetime, datetime] | None) -> go.Figure:
+    rows = by_step(series.points, series.step_s)
+    figure = line_chart(span)
+    figure.add_trace(
+        line(
+            rows,
+            lambda point: point.p,
+            "acceptance rate p",
+            SPECULATIVE,
+            lambda point: (
+                f"p {ratio(point.p)}: {point.accepted_tokens:,} of {point.draft_tokens:,} draft tokens, "
+                f"{point.requests:,} requests"
+                if point.p is not None
+                else NO_DATA
+            ),
+        )
+    )
+    limit(figure, P_MIN, f"{P_MIN}")
+    figure.update_yaxes(range=[0, 1], tickformat=".1f")
+    figure.update_layout(showlegend=False)
+    return figure
+
+
+def latency_over_time(series: shapes.LatencySeries, span: tuple[datetime, datetime] | None) -> go.Figure:
+    rows = by_step(series.points, series.step_s)
+    figure = line_chart(span)
+    for name, colour in (("speculative", SPECULATIVE), ("autoregressive", AUTOREGRESSIVE)):
+        trace = line(rows, partial(_p95, name), name, colour, partial(_told_p95, name))
+        if name == "autoregressive":
+            trace.update(line={"dash": "dot"}, marker={"symbol": "diamond"})
+        figure.add_trace(trace)
+    limit(figure, LATENCY_GOAL_MS, f"{LATENCY_GOAL_MS} ms")
+    figure.update_yaxes(rangemode="tozero", ticksuffix=" ms")
+    return figure
+
+
+def _side(name: str, point: shapes.LatencyPoint) -> shapes.LatencyFigures:
+    return point.speculative if name == "speculative" else point.autoregressive
+
+
+def _p95(name: str, point: shapes.LatencyPoint) -> float | None:
+    return _side(name, point).p95_ms
+
+
+def _told_p95(name: str, point: shapes.LatencyPoint) -> str:
+    figures = _side(name, point)
+    return f"{name} p95 {milliseconds(figures.p95_ms)}, {figures.requests:,} ok requests"
+
+
+def outcomes(traffic: shapes.Traffic) -> go.Figure:
+    """One bar per outcome seen, ok first, then the most frequent."""
+    rows = sorted(traffic.outcomes.items(), key=lambda row: (row[0] != "ok", -row[1], row[0]))
+    figure = go.Figure(
+        go.Bar(
+            y=[name for name, _ in rows],
+            x=[n for _, n in rows],
+            text=[f"{n:,}" for _, n in rows],
+            textposition="outside",
+            cliponaxis=False,
+            orientation="h",
+            marker_color=[OTHER if name == "ok" else AUTOREGRESSIVE for name, _ in rows],
+            hovertemplate="%{y}: %{x:,} requests<extra></extra>",
+        )
+    )
+    most = max((n for _, n in rows), default=0)
+    figure.update_xaxes(range=[0, max(1, most) * 1.15], fixedrange=True, tickformat=",d")
+    figure.update_yaxes(autorange="reversed", type="category", fixedrange=True, ticksuffix=" ")
+    figure.update_layout(height=max(120, 60 + 38 * len(rows)), margin=MARGIN, showlegend=False)
+    return figure

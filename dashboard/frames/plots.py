@@ -1,0 +1,94 @@
+"""What the charts of every page share. Pure; no Streamlit, no network.
+
+A step without data is a gap in a line and a blank cell in a heat map. Colours are told apart by
+people with colour blindness too: Okabe-Ito for series, Viridis for the heat map.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Protocol, TypeVar
+
+import plotly.graph_objects as go  # type: ignore[import-untyped]
+
+from dashboard.frames.base import utc
+from dashboard.words import NO_DATA
+
+SPECULATIVE, AUTOREGRESSIVE, OTHER, MUTED = "#0072B2", "#D55E00", "#009E73", "#8a8a8a"
+#: Behind a heat map: cells that were never drafted show this grey in both themes.
+BLANK = "rgba(128,128,128,0.16)"
+#: Above this many steps gaps are left to the axis.
+MAX_STEPS = 2000
+
+
+class Timed(Protocol):
+    @property
+    def at(self) -> datetime | None: ...
+
+
+P = TypeVar("P", bound=Timed)
+
+
+def by_step(points: Sequence[P], step_s: int | None) -> list[tuple[datetime, P | None]]:
+    """Points in order of time, with None at every step that is absent between two of them."""
+    timed = sorted(((utc(p.at), p) for p in points if p.at is not None), key=lambda row: row[0])
+    if not timed or not step_s or step_s < 0:
+        return list(timed)
+    step = timedelta(seconds=min(step_s, 10**9))
+    if (timed[-1][0] - timed[0][0]) / step > MAX_STEPS:
+        return list(timed)
+    filled: list[tuple[datetime, P | None]] = []
+    for at, point in timed:
+        while filled and (at - filled[-1][0]) > 1.5 * step:
+            filled.append((filled[-1][0] + step, None))
+        filled.append((at, point))
+    return filled
+
+
+MARGIN = {"l": 8, "r": 12, "t": 12, "b": 8}
+
+
+def line_chart(span: tuple[datetime, datetime] | None) -> go.Figure:
+    figure = go.Figure()
+    figure.update_layout(
+        height=260,
+        margin=MARGIN,
+        hovermode="x unified",
+        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
+        # Keeps the reader's zoom when the data is refreshed.
+        uirevision="keep",
+    )
+    figure.update_xaxes(type="date", hoverformat="%Y-%m-%d %H:%M UTC", nticks=6, tickangle=0)
+    if span is not None:
+        figure.update_xaxes(range=list(span))
+    figure.update_yaxes(fixedrange=True)
+    return figure
+
+
+def line(
+    rows: Sequence[tuple[datetime, Any]],
+    value: Callable[[Any], float | None],
+    name: str,
+    colour: str,
+    told: Callable[[Any], str],
+) -> go.Scatter:
+    return go.Scatter(
+        x=[at for at, _ in rows],
+        y=[None if point is None else value(point) for _, point in rows],
+        name=name,
+        mode="lines+markers",
+        line={"color": colour, "width": 2},
+        marker={"size": 5, "color": colour},
+        connectgaps=False,
+        text=[NO_DATA if point is None else told(point) for _, point in rows],
+        hovertemplate="%{text}<extra></extra>",
+    )
+
+
+def limit(figure: go.Figure, at: float, text: str) -> None:
+    figure.add_hline(
+        y=at,
+        line={"color": MUTED, "dash": "dash", "width": 1.5},
+        # Beside the plot, where no line runs through it.
+        annotation={"text": text, "x": 1, "xanchor": "left", "yanchor": "middle", "font": {"color": MUTED}},
+    )
+    figure.update_layout(margin_r=52)

@@ -1,0 +1,31 @@
+"""Drafts, in Streamlit's own test harness."""
+
+from support.apptest import page_of, said
+
+
+def test_drafts(api):
+    at = page_of("drafts").run()
+    assert not at.exception
+    text = said(at)
+    assert "What the draft model proposed for the last 10 requests" in text
+    assert ("GET", "drafts", {"limit": "10"}, None) in api.seen
+    assert "<b>p 0.647</b> · 11 of 17 draft tokens accepted · reply of 16 tokens, ended by stop" in text
+    assert "p no data</b> · nothing drafted" in text
+    assert "The engine could not see the draft ids." in text
+    assert " higher</span>" in text
+    assert [text.value for text in at.text][:2] == [
+        "Your May bill is higher.50 euros, which\n 5 more.<|eot|>",
+        "Your May bill is 43.50 euros, which is 5 more.<|eot|>",
+    ]
+    assert not at.error
+
+
+def test_no_drafts(api):
+    api.answers["drafts"] = (409, {"error": {"message": "recent_drafts: no drafts are kept"}})
+    text = said(page_of("drafts").run())
+    assert "No drafts are kept." in text
+    assert "recent_drafts: 50" in text
+    api.answers["drafts"] = {"drafts": []}
+    assert "No drafts yet." in said(page_of("drafts").run())
+    api.answers["drafts"] = (500, {"error": {"message": "it broke"}})
+    assert "The sidecar gave no figures." in said(page_of("drafts").run())
