@@ -8,6 +8,10 @@ from collections.abc import Iterator
 
 import msgspec
 
+#: Verify steps of a request that its row tells, and what each may have drafted to be told: two base-36 digits a step.
+MOST_STEPS, MOST_DRAFTED = 1_024, 35
+_DIGITS = b"0123456789abcdefghijklmnopqrstuvwxyz".ljust(256, b"?")
+
 
 class Hello(msgspec.Struct, frozen=True):
     """What an engine core says of itself when it connects. Models and tokenizers are paths or names."""
@@ -32,6 +36,7 @@ class EngineRequest:
 
     __slots__ = (
         "_ids",
+        "_steps",
         "counts",
         "engine_id",
         "finish_reason",
@@ -61,6 +66,8 @@ class EngineRequest:
         self.ids_complete = True
         # One flat array: a few bytes a token, and nothing for the garbage collector to visit.
         self._ids = array("i")
+        # Drafted and accepted tokens of the first steps in turn, 255 for more.
+        self._steps = bytearray()
 
     @property
     def steps(self) -> list[tuple[list[int], list[int]]]:
@@ -95,8 +102,17 @@ class EngineRequest:
             yield ids[at], ids[at + 1]
             at += 2 + ids[at] + ids[at + 1]
 
+    def step_digits(self) -> str | None:
+        """Drafted and accepted tokens of the first MOST_STEPS of `steps`, two base-36 digits each; `00`: none drafted.
+
+        None where a step drafted more than MOST_DRAFTED, which no digit tells.
+        """
+        digits = self._steps.translate(_DIGITS)
+        return None if b"?" in digits else digits.decode()
+
     def add(self, drafted: list[int], emitted: list[int], invalid: int, most_ids: int) -> None:
         """Take in a step; the last `invalid` of `drafted` were void. Of ids at most `most_ids` are kept."""
+        step = 0, 0
         if drafted:
             if invalid:
                 drafted = drafted[: max(len(drafted) - invalid, 0)]
@@ -105,6 +121,9 @@ class EngineRequest:
                 self.incomplete = "the engine's events disagree: a verify step accepted more tokens than it drafted"
             counts = self.counts
             counts[step] = counts.get(step, 0) + 1
+        if len(self._steps) < 2 * MOST_STEPS:
+            self._steps.append(min(step[0], 255))
+            self._steps.append(min(step[1], 255))
         ids = self._ids
         if len(ids) + len(drafted) + len(emitted) > most_ids:
             self.ids_complete = False

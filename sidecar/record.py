@@ -75,6 +75,8 @@ class Acceptance(msgspec.Struct, frozen=True, gc=False):
     reached: tuple[int, ...] | None = None
     #: The figures of the block as they came, kept only when quality is not ok.
     raw: str | None = None
+    #: Verify steps one after the other, as `EngineRequest.step_digits` tells them; None where the engine did not.
+    steps: str | None = None
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):

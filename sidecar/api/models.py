@@ -752,6 +752,12 @@ class RequestRow(Model):
     fingerprint: str | None
     bytes_in: int
     bytes_out: int
+    #: The id in the reply, which drafts and similarities go by; null where none was seen.
+    reply_id: str | None
+    #: Verify steps of the reply one after the other, the first 1,024: two base-36 digits each, of drafted tokens and of
+    #: accepted ones; `00` drafted nothing. Null where the engine told none, where nothing was drafted, of replies that
+    #: are several engine requests (n, prompts), and where a step drafted more than 35.
+    steps: str | None
 
 
 class RequestPage(Model):

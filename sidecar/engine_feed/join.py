@@ -210,7 +210,10 @@ class Joiner:
 
 
 def pooled(requests: list[Finished]) -> Acceptance | None:
-    """The figures of all requests of a reply; None where nothing was drafted."""
+    """The figures of all requests of a reply; None where nothing was drafted.
+
+    Steps are told of one request alone, as those of several are not one after the other.
+    """
     counts: Counter[tuple[int, int]] = Counter()
     for request in requests:
         counts.update(request.counts)
@@ -238,6 +241,7 @@ def pooled(requests: list[Finished]) -> Acceptance | None:
         tuple(histogram),
         tuple(histogram[i] - complete[i] for i in range(size)),
         tuple(at_least[i] - complete[i] for i in range(size)),
+        steps=requests[0].steps if len(requests) == 1 else None,
     )
 
 

@@ -41,6 +41,8 @@ class Finished(msgspec.Struct, gc=False):
     counts: dict[tuple[int, int], int]
     incomplete: str | None
     at: float
+    #: `EngineRequest.step_digits`
+    steps: str | None = None
 
 
 class _Group(msgspec.Struct, gc=False):
@@ -150,6 +152,7 @@ class Ledger:
             request.counts,
             request.incomplete,
             now,
+            request.step_digits(),
         )
         self._unclaimed[engine_id] = reply_id
         self._unclaimed.move_to_end(engine_id)

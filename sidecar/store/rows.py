@@ -26,6 +26,7 @@ TABLE_COLUMNS = {
         "alerts",
         "texts",
         "audit",
+        "versions",
     )
 }
 COLUMNS = TABLE_COLUMNS["requests"]
@@ -159,6 +160,18 @@ class AuditRow:
     detail: str
 
 
+@dataclass(frozen=True, slots=True)
+class VersionRow:
+    """What runs: first known, or changed, at `at`, Unix time in seconds (UTC)."""
+
+    at: float
+    instance: str
+    #: Empty: the sidecar itself.
+    upstream: str
+    name: str
+    value: str
+
+
 def clean(value: str, limit: int = MAX_TEXT) -> str:
     """`value` with NUL and lone surrogates, which databases refuse, replaced by U+FFFD; cut to `limit`."""
     if len(value) > limit:
@@ -269,6 +282,8 @@ def request_row(record: Record) -> Row:
         fingerprint,
         record.bytes_in,
         record.bytes_out,
+        _text(record.reply_id),
+        _or_null(acceptance.steps),
     )
 
 
@@ -382,6 +397,17 @@ def audit_row(order: AuditRow) -> Row:
         clean(order.path),
         order.status,
         clean(order.detail),
+    )
+
+
+def version_row(version: VersionRow) -> Row:
+    """The row of one thing that runs."""
+    return (
+        utc_text(version.at),
+        clean(version.instance),
+        clean(version.upstream),
+        clean(version.name),
+        clean(version.value),
     )
 
 

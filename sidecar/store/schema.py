@@ -4,7 +4,8 @@
 per change of the fallback mode or state, or other decision; `alignments` one per token that was found to have another
 id in the draft than in the target; `similarities` one per pair of texts that was compared; `counters` one per span of
 an upstream's own counters; `alerts` one per start and end of an alert, and per receiver that was told of it or could
-not be; `texts` one per prompt and reply that was kept; `audit` one per order to the admin port, and per refused one.
+not be; `texts` one per prompt and reply that was kept; `audit` one per order to the admin port, and per refused one;
+`versions` one per thing that runs, as it is first known and as it changes.
 
 The keeper makes `rollups` and `similarity_rollups` of the rows, by minute, hour and day; `rollups_due` names the spans
 whose rows have changed since. `shared_states` holds what sidecars of one fleet have decided, a row per circuit.
@@ -102,6 +103,10 @@ requests = Table(
     Column("fingerprint", Text),
     Column("bytes_in", BigInteger, nullable=False),
     Column("bytes_out", BigInteger, nullable=False),
+    # As the upstream calls the reply, and the engine, drafts and similarities with it.
+    Column("reply_id", Text),
+    # Two base-36 digits per verify step: drafted tokens and accepted ones.
+    Column("steps", Text),
     # A batch whose commit was not confirmed is sent again: this keeps its rows from doubling. The request
     # id alone will not do, as clients choose it and may repeat it. Time comes first, which serves windows
     # and pages, and lets new rows land at the end of the index. An index that began with the id would take a
@@ -247,6 +252,23 @@ audit = Table(
     Column("status", Integer, nullable=False),
     Column("detail", Text, nullable=False),
     Index("uq_audit_order", "at", "instance", "client", "method", "path", unique=True),
+)
+
+versions = Table(
+    "versions",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("at", UtcDateTime, nullable=False),
+    Column("instance", Text, nullable=False),
+    # Empty: the sidecar itself.
+    Column("upstream", Text, nullable=False),
+    # Of the sidecar `specwatch`, its version, and `settings.NAME` of each setting that is not at its default, all of
+    # one start at one time; of upstreams as `sidecar.versions` tells.
+    Column("name", Text, nullable=False),
+    Column("value", Text, nullable=False),
+    Index("uq_versions_value", "at", "instance", "upstream", "name", unique=True),
+    # What each was before.
+    Index("ix_versions_name", "instance", "upstream", "name", "at"),
 )
 
 #: Of the rows of one span and group: how many, and sums. Bucket tables are told apart by `dimension`.

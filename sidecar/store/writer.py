@@ -37,6 +37,7 @@ from .rows import (
     SimilarityRow,
     TextRow,
     Transition,
+    VersionRow,
     alert_row,
     alignment_row,
     audit_row,
@@ -45,6 +46,7 @@ from .rows import (
     similarity_row,
     text_row,
     transition_row,
+    version_row,
 )
 from .spool import Frame, Spool
 from .upgrade import upgrade
@@ -103,9 +105,11 @@ class Writer:
         self._counters: Items[CountersRow] = Items("counters", counters_row)
         self._texts: Items[TextRow] = Items("texts", text_row, characters=_length)
         self._audit: Items[AuditRow] = Items("audit", audit_row)
+        self._versions: Items[VersionRow] = Items("versions", version_row)
         self._all: tuple[Items[Any], ...] = (
             self._transitions,
             self._audit,
+            self._versions,
             self._alerts,
             self._moved,
             self._similarities,
@@ -164,6 +168,10 @@ class Writer:
     def put_audit(self, order: AuditRow) -> None:
         """Queue an order to the admin port, with the guarantees of `put`."""
         self._audit.put(order)
+
+    def put_version(self, version: VersionRow) -> None:
+        """Queue what runs, with the guarantees of `put`. Written in the order they were put in."""
+        self._versions.put(version)
 
     @property
     def written(self) -> int:

@@ -126,7 +126,16 @@ async def test_a_record_takes_on_what_the_reply_did_not_tell() -> None:
     (found,) = room.records
     assert (found.acceptance.source, found.acceptance.accepted_tokens) == (AcceptanceSource.ENGINE, 6)
     assert (found.prompt_tokens, found.completion_tokens, found.tpot_ms) == (5, 10, 10.0)
-    assert found.reply_id == "chatcmpl-a"
+    assert (found.reply_id, found.acceptance.steps) == ("chatcmpl-a", "00424440")
+
+
+@pytest.mark.parametrize(
+    ("steps", "told"), [(("0042",), "0042"), ((None,), None), (("0042", "0041"), None), (("42", None), None)]
+)
+def test_steps_are_those_of_one_request(steps: tuple[str | None, ...], told: str | None) -> None:
+    found = pooled([finished({(4, 2): 1}, steps=each) for each in steps])
+    assert found is not None
+    assert found.steps == told
 
 
 async def test_what_the_reply_told_stays_but_for_its_figures(caplog: pytest.LogCaptureFixture) -> None:

@@ -108,6 +108,24 @@ def test_values_of_all_kinds_come_back(tmp_path: Path) -> None:
     waiting.close()
 
 
+def test_requests_of_before_steps_were_told_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = TABLE_COLUMNS["requests"]
+    row = request_row(record(reply_id="chatcmpl-a"))
+    old = Spool(tmp_path, 1 << 20, URL)
+    with monkeypatch.context() as before:
+        before.setattr(spool, "TABLE_COLUMNS", TABLE_COLUMNS | {"requests": columns[:-2]})
+        old.append("requests", [row[:-2]])
+    old.close()
+    new = Spool(tmp_path, 1 << 20, URL)
+    new.adopt()
+    (frame,) = new.read(100)
+    known = dict(zip(columns, frame.rows[0], strict=True))
+    assert [name for name, value in known.items() if value == value] == [
+        name for name, value in zip(columns, row, strict=True) if value == value and name != "reply_id"
+    ]
+    assert columns[-2:] == ("reply_id", "steps")
+
+
 def test_columns_go_by_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = Spool(tmp_path, 1 << 20, URL)
     with monkeypatch.context() as before:

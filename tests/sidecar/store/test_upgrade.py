@@ -1,7 +1,10 @@
 import json
+import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from alembic import command
@@ -10,9 +13,9 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
-from sqlalchemy import Column, MetaData, Table, select, text
+from sqlalchemy import Column, Engine, MetaData, Table, select, text
 from support.postgres import Cluster
-from support.records import record
+from support.records import figures, record
 from support.rolled import rollups
 
 from sidecar.api.models import RequestRow, Transition
@@ -21,7 +24,7 @@ from sidecar.store import schema
 from sidecar.store.engine import writing_engine
 from sidecar.store.expressions import Filters
 from sidecar.store.inserts import Inserts
-from sidecar.store.partitions import drop, partitions
+from sidecar.store.partitions import drop, ensure, partitions
 from sidecar.store.queries import Reader
 from sidecar.store.refresh import refresh_all
 from sidecar.store.rows import COLUMNS, TABLE_COLUMNS, request_row
@@ -111,7 +114,8 @@ def test_rows_of_older_tables_are_kept(database_url: str, older: str) -> None:
 def old_row(item: Record) -> dict[str, object]:
     """As the versions before had it."""
     row = dict(zip(COLUMNS, request_row(item), strict=True))
-    del row["truncated_steps"]
+    for name in ("truncated_steps", "reply_id", "steps"):
+        del row[name]
     known = {name: None if value != value else value for name, value in row.items()}
     lists = {
         name: known[name] and json.loads(str(known[name]))
@@ -164,6 +168,55 @@ def test_requests_of_older_tables_are_kept_and_get_rollups(database_url: str, ol
     newest = sorted(items + late, key=lambda item: -item.started_at)
     assert [row["request_id"] for row in pages] == [item.request_id for item in newest]
     engine.dispose()
+
+
+def test_columns_are_added_without_a_row_being_touched(database_url: str) -> None:
+    """Rows of before have null there, and those that come later join them, in partitions of before too."""
+    now = time.time()
+    items = [record(started_at=now - 10 - DAY * (i % 2) - i * 1e-3) for i in range(2000)]
+    engine = writing_engine(database_url)
+    config = Config()
+    config.set_main_option("script_location", "sidecar.store:migrations")
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0006")
+        names = [c for c in schema.requests.c if c.name not in ("id", "reply_id", "steps")]
+        table = Table("requests", MetaData(), *(Column(c.name, c.type) for c in names))
+        ensure(connection, {datetime.fromtimestamp(item.started_at, UTC).date().isoformat() for item in items})
+        connection.execute(table.insert(), [old_row(item) | {"truncated_steps": 20} for item in items])
+    before = stored(engine)
+    assert upgrade(engine) == "0006"
+    # Of an SQLite file, the pages that hold the schema, what is free, and the revision.
+    changed = sum(old != new for old, new in zip(before, stored(engine), strict=False))
+    assert changed <= (0 if engine.dialect.name == "postgresql" else len(before) // 20)
+    late = record(started_at=now - 5 - DAY, reply_id="chatcmpl-a", acceptance=figures((1, 1), steps="1011"))
+    with engine.begin() as connection:
+        Inserts(engine).insert("requests", connection, [request_row(late)])
+    engine.dispose()
+    reader = Reader(database_url)
+    for item, told in ((items[0], (None, None)), (items[1], (None, None)), (late, ("chatcmpl-a", "1011"))):
+        row, _ = reader.request(item.request_id)
+        assert row is not None
+        assert (row["reply_id"], row["steps"]) == told
+        assert row["truncated_steps"] is not None
+    reader.close()
+
+
+def stored(engine: Engine) -> list[object]:
+    """What is another where rows were written anew: files of the partitions, or pages of the file."""
+    if engine.dialect.name == "postgresql":
+        files = text(
+            "SELECT pg_relation_filenode(c.oid) FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid "
+            "WHERE i.inhparent = 'requests'::regclass ORDER BY relname"
+        )
+        with engine.begin() as connection:
+            return list(connection.scalars(files))
+    engine.dispose()
+    path = Path(str(engine.url.database))
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    content = path.read_bytes()
+    return [content[at : at + 4096] for at in range(0, len(content), 4096)]
 
 
 @pytest.mark.parametrize("rows", [0, 3])
