@@ -1,10 +1,10 @@
 """What writing costs: `python tests/bench/store.py [--rows 300000] [--database sqlite|postgresql|both]`.
 
-Realistic records (k = 4, every figure known, a handful of names, ids that are random) go through `Writer`, as fast as
-the database takes them, into a SQLite file and a PostgreSQL of its own with the settings it has by default (fsync on;
-`--no-fsync` for the difference). Given are rows a second, the processor time of the writer's thread and of the server,
-how long another thread of Python, which does nothing but look at the clock, stood still (a proxy would), and how many
-bytes a row takes.
+Realistic records (k = 4, every figure known, 20 to 200 verify steps, a handful of names, ids that are random) go
+through `Writer`, as fast as the database takes them, into a SQLite file and a PostgreSQL of its own with the settings
+it has by default (fsync on; `--no-fsync` for the difference). Given are rows a second, the processor time of the
+writer's thread and of the server, how long another thread of Python, which does nothing but look at the clock, stood
+still (a proxy would), and how many bytes a row takes.
 """
 
 import argparse
@@ -73,7 +73,9 @@ def measure(url: str, rows: int, rate: float | None) -> None:
         while fed < due and writer.queue_length < 8000:
             now = time.time()
             for _ in range(min(100, due - fed)):
-                writer.put(replace(templates[fed % _TEMPLATES], request_id=uuid.uuid4().hex, started_at=now))
+                name = uuid.uuid4().hex
+                ids = {"request_id": name, "reply_id": f"chatcmpl-{name}"}
+                writer.put(replace(templates[fed % _TEMPLATES], started_at=now, **ids))
                 now += 1e-5
                 fed += 1
         time.sleep(0.001)
@@ -123,10 +125,12 @@ def records() -> list[Record]:
         parts = [found.random() for _ in range(5)]
         histogram = tuple(round(steps * part / sum(parts)) for part in parts)
         tokens = sum((number + 1) * count for number, count in enumerate(histogram))
+        told = [f"4{number}" for number, count in enumerate(histogram) for _ in range(count)]
+        found.shuffle(told)
         made.append(
             record(
                 instance="bench-1",
-                acceptance=figures(histogram),
+                acceptance=figures(histogram, steps="".join(["00", *told])),
                 scenario=found.choice(("billing", "code", "chat", "fault_report")),
                 stream=found.random() < 0.7,
                 finish_reason="stop",
