@@ -50,7 +50,13 @@ def _load(config: Path | None, **flags: object) -> Settings:
 
 
 @app.command()
-def up(config: Config = None) -> None:
+def up(
+    config: Config = None,
+    incident: Annotated[
+        int | None,
+        typer.Option(min=0, help="Stage the demo's incident so many seconds after the start.", metavar="SECONDS"),
+    ] = None,
+) -> None:
     """Start engine(s), sidecar and dashboard as configured; Ctrl-C stops all."""
     from alerts.config import ConfigError
     from alerts.config import load as load_alerts
@@ -58,12 +64,14 @@ def up(config: Config = None) -> None:
     from .up import Up
 
     settings = _load(config)
+    if incident is not None and not settings.demo:
+        _fail("--incident: is staged in the demo alone, set demo: true")
     try:
         # The sidecar would say so when the engine has loaded its models.
         load_alerts(settings.alerts)
     except ConfigError as error:
         _fail(str(error))
-    raise typer.Exit(Up(settings, config).run())
+    raise typer.Exit(Up(settings, config, incident).run())
 
 
 @app.command()

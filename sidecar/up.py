@@ -22,11 +22,13 @@ import httpx
 from rich.console import Console
 
 from .engine_feed.feed import MAX_PATH
+from .incident import Incident
 from .settings import Settings, split_address
 
 #: How long a process may take to stop before it is killed, s. The sidecar's drain limit comes on top.
 # An engine's launcher itself allows vLLM 20 s.
 _STOP_S = 30.0
+_TRAFFIC = "demo traffic"
 _DEMO_RATE = 1.0
 _DEMO_S = 3600.0
 
@@ -54,11 +56,15 @@ class _Engine:
 
 
 class Up:
-    """Starts what the settings name, waits until it serves, and stops it again in reverse order."""
+    """Starts what the settings name, waits until it serves, and stops it again in reverse order.
 
-    def __init__(self, settings: Settings, config: Path | None) -> None:
+    `incident_s`: how long after that the demo's incident is staged; None: when it is asked for.
+    """
+
+    def __init__(self, settings: Settings, config: Path | None, incident_s: int | None = None) -> None:
         self._settings = settings
         self._config = config
+        self._incident = Incident(incident_s, lambda line: _console.print(line, markup=False, soft_wrap=True))
         self._children: list[tuple[str, subprocess.Popen[bytes]]] = []
         self._asked = threading.Event()
         #: Set once an engine has said that it is warm.
@@ -136,19 +142,7 @@ class Up:
                 self._tick(engine.name)
         self._wait(f"http://{settings.dashboard}/_stcore/health", "dashboard")
         if settings.demo:
-            self._spawn(
-                "demo traffic",
-                "specwatch_engine.demo.traffic",
-                "--url",
-                self._clients_url,
-                "--rate",
-                str(_DEMO_RATE),
-                "--seconds",
-                str(_DEMO_S),
-                "--concurrency",
-                "2",
-                log=settings.run_dir / "traffic.log",
-            )
+            self._spawn_traffic("familiar", seed=0)
         self._announce()
         # Only now, so that it does not slow down the start of the engine that clients wait for.
         for engine in engines[1:]:
@@ -157,6 +151,19 @@ class Up:
     def _spawn_engine(self, engine: _Engine) -> None:
         arguments = ("specwatch_engine.launch", "-c", str(engine.file))
         self._spawn(engine.name, *arguments, ready=self._ready[engine.name], shares=True)
+
+    def _spawn_traffic(self, mix: str, seed: int) -> None:
+        options = {
+            "url": self._clients_url,
+            "mix": mix,
+            "seed": seed,
+            "rate": _DEMO_RATE,
+            "seconds": _DEMO_S,
+            "concurrency": 2,
+        }
+        arguments = [f"--{name}={value}" for name, value in options.items()]
+        log = self._settings.run_dir / f"traffic_{mix}.log"
+        self._spawn(_TRAFFIC, "specwatch_engine.demo.traffic", *arguments, log=log)
 
     def _introduce(self) -> dict[str, str]:
         """The engine's socket and token, for both sides. A command line would show the token to every user."""
@@ -241,7 +248,7 @@ class Up:
     def _check(self, waiting_for: str = "") -> None:
         for name, child in self._children:
             code = child.poll()
-            if code is None or (name == "demo traffic" and not waiting_for):
+            if code is None or (name == _TRAFFIC and not waiting_for):
                 continue
             log = self._settings.run_dir / f"{name}.log"
             tail = log.read_text(errors="replace").splitlines()[-15:] if log.exists() else []
@@ -257,6 +264,7 @@ class Up:
             f"  admin            http://{settings.admin}/api/v1/summary, /metrics\n"
             + (
                 f"  demo traffic     {_DEMO_RATE:g} request a second for {_DEMO_S / 60:g} minutes\n"
+                f"  incident         {self._incident.offer()}\n"
                 if settings.demo
                 else ""
             )
@@ -270,7 +278,17 @@ class Up:
     def _watch(self) -> None:
         while not self._asked.wait(0.5):
             self._check()
+            if self._settings.demo and self._incident.due():
+                self._stage_incident()
         raise _Stop(0)
+
+    def _stage_incident(self) -> None:
+        """Other traffic in place of that there is, which finishes the replies under way."""
+        for name, child in self._children:
+            if name == _TRAFFIC and child.poll() is None:
+                with suppress(ProcessLookupError):
+                    child.send_signal(signal.SIGTERM)
+        self._spawn_traffic("incident", seed=1)
 
     def _stop_children(self) -> None:
         # Engines last: what is in flight through the sidecar still needs them.

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from .scenarios import BUILDERS
+from .scenarios import BUILDERS, Turns, update_fault
 
 SCENARIOS: Final = tuple(BUILDERS)
 LANGUAGES: Final = ("en", "zh")
@@ -51,8 +51,21 @@ def dialogue(seed: int | str, scenario: str, language: str = "en") -> Dialogue:
         raise ValueError(f"unknown scenario {scenario!r}: one of {', '.join(SCENARIOS)}")
     if language not in LANGUAGES:
         raise ValueError(f"unknown language {language!r}: one of {', '.join(LANGUAGES)}")
-    turns = BUILDERS[scenario](_seeded("dialogue", seed, scenario, language), language)
+    return _made(scenario, language, BUILDERS[scenario](_seeded("dialogue", seed, scenario, language), language))
+
+
+def _made(scenario: str, language: str, turns: Turns) -> Dialogue:
     return Dialogue(scenario, language, tuple({"role": role, "content": content} for role, content in turns))
+
+
+def misdirected(seed: int | str, items: Iterable[Dialogue]) -> Iterator[Dialogue]:
+    """The same, but for those of `billing`: under that label come fault reports, in English, as after an update that
+    broke some devices, and with a hotline that sends everybody to the form for bills."""
+    for number, item in enumerate(items):
+        if item.scenario == "billing":
+            yield _made("billing", "en", update_fault(_seeded("misdirected", seed, number), "en"))
+        else:
+            yield item
 
 
 def mix(

@@ -17,7 +17,7 @@ from typing import Final
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from .dialogues import LANGUAGES, SCENARIOS, dialogue
+from .dialogues import LANGUAGES, SCENARIOS, Dialogue, dialogue
 from .weights import CHECKPOINTS
 
 LONGEST_REPLY: Final = 120
@@ -71,18 +71,14 @@ def replay(hits: Sequence[bool], length: int, k: int) -> Tally:
 
 
 @torch.no_grad()
-def answers(target: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, count: int, k: int) -> list[Answer]:
-    """The target's replies to `count` unseen dialogues per scenario and language."""
+def answers(
+    target: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, asked: Sequence[Dialogue], k: int
+) -> list[Answer]:
+    """The target's replies."""
     end = target.config.eos_token_id
     # Replies are cut by hand below, because k guesses reach past the end.
     target.generation_config.eos_token_id = None
     tokenizer.padding_side = "left"
-    asked = [
-        dialogue(f"evaluate-{number}", scenario, language)
-        for scenario in SCENARIOS
-        for language in LANGUAGES
-        for number in range(count)
-    ]
     prompts = [
         str(tokenizer.apply_chat_template(list(item.prompt), tokenize=False, add_generation_prompt=True))
         for item in asked
@@ -119,7 +115,7 @@ def acceptance(draft: LlamaForCausalLM, replies: Sequence[Answer], k: int) -> di
     return tallies
 
 
-def _load(folder: Path) -> LlamaForCausalLM:
+def load(folder: Path) -> LlamaForCausalLM:
     model: LlamaForCausalLM = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
     model.requires_grad_(False)
     return model
@@ -135,8 +131,14 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(options.models / "target")
-    replies = answers(_load(options.models / "target"), tokenizer, options.dialogues, options.k)
-    tallies = {name: acceptance(_load(options.models / name), replies, options.k) for name in options.drafts}
+    asked = [
+        dialogue(f"evaluate-{number}", scenario, language)
+        for scenario in SCENARIOS
+        for language in LANGUAGES
+        for number in range(options.dialogues)
+    ]
+    replies = answers(load(options.models / "target"), tokenizer, asked, options.k)
+    tallies = {name: acceptance(load(options.models / name), replies, options.k) for name in options.drafts}
     print(f"{'scenario':22}{'reply tokens':>16}{'ended':>8}" + "".join(f"{name:>20}" for name in tallies))
     for scenario in SCENARIOS:
         own = [answer for answer in replies if answer.scenario == scenario]

@@ -99,11 +99,16 @@ def _fault_facts(device: Text, code: str) -> tuple[Text, Text, Text, Text]:
 
 def fault_report(chance: random.Random, language: str) -> Turns:
     """The customer names a device and an error code; the reply recalls cause, steps and part (knowledge)."""
-    thing, code, trouble = (
-        chance.choice(words.DEVICES),
-        chance.choice(words.ERROR_CODES),
-        chance.choice(words.SYMPTOMS),
-    )
+    return _fault_of(chance, language, chance.choice(words.DEVICES), chance.choice(words.ERROR_CODES))
+
+
+def update_fault(chance: random.Random, language: str) -> Turns:
+    """A fault report of one of the devices that the update of the demo's incident broke (`words.UPDATE_FAULTS`)."""
+    return _fault_of(chance, language, *chance.choice(words.UPDATE_FAULTS))
+
+
+def _fault_of(chance: random.Random, language: str, thing: Text, code: str) -> Turns:
+    trouble = chance.choice(words.SYMPTOMS)
     cause, first, second, part = (fact.of(language) for fact in _fault_facts(thing, code))
     device, symptom, ticket = thing.of(language), trouble.of(language), f"FR-{_digits(chance, 3)}"
     if language == "zh":

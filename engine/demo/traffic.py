@@ -2,7 +2,7 @@
 
 Sends made-up customer dialogues at temperature 0 as standard chat requests, each with an `x-scenario` header.
 What is sent depends on the seed alone; when, on rate and concurrency. Ctrl-C and SIGTERM end a run early and
-cleanly.
+cleanly; at SIGTERM replies under way are waited for.
 """
 
 from __future__ import annotations
@@ -22,9 +22,15 @@ import httpx
 from rich.console import Console
 from rich.progress import Progress
 
-from .dialogues import SCENARIOS, Dialogue, mix
+from .dialogues import SCENARIOS, Dialogue, misdirected, mix
 
+_FAMILIAR: Final[Mapping[str, float]] = {"address_confirmation": 25, "billing": 25, "product_qa": 20, "code": 20}
+INCIDENT: Final = "incident"
+"""The mix that is `familiar` but for what one scenario asks."""
 MIXES: Final[Mapping[str, Mapping[str, float]]] = {
+    # What the draft was trained on: nothing is wrong.
+    "familiar": _FAMILIAR,
+    INCIDENT: _FAMILIAR,
     "balanced": {"address_confirmation": 25, "billing": 25, "product_qa": 20, "code": 20, "fault_report": 10},
     "weak": {"address_confirmation": 5, "billing": 5, "product_qa": 5, "code": 5, "fault_report": 80},
 }
@@ -34,6 +40,8 @@ SHIFTED: Final[Mapping[str, float]] = {"fault_report": 1}
 DEFAULT_REQUESTS: Final = 100
 LONGEST_REPLY: Final = 160
 REPLY_TIMEOUT_SECONDS: Final = 60.0
+FINISH_SECONDS: Final = 5.0
+"""How long `Run.finish` waits for replies under way."""
 USAGE_SHARE: Final = 0.5
 """Share of the streaming requests that ask for `stream_options.include_usage`."""
 
@@ -54,6 +62,8 @@ class Plan:
     concurrency: int = 4
     halves: tuple[Mapping[str, float], Mapping[str, float]] = (MIXES["balanced"], MIXES["balanced"])
     """Scenario weights of the first and of the second half of the run."""
+    incident: bool = False
+    """Whether one scenario asks what it did not ask before (`misdirected`)."""
     stream_share: float = 0.7
     seed: int = 0
 
@@ -107,7 +117,7 @@ def request_body(item: Dialogue, model: str, chance: random.Random, stream_share
 
 
 class Run:
-    """One run of a plan; `stop()` may be called from a signal handler."""
+    """One run of a plan; `stop()` and `finish()` may be called from a signal handler of the loop."""
 
     def __init__(self, plan: Plan, progress: Progress) -> None:
         self.totals = Totals()
@@ -115,8 +125,7 @@ class Run:
         self._progress = progress
         self._bar = progress.add_task("demo traffic", total=1.0)
         self._chance = random.Random(plan.seed)  # noqa: S311  # made-up traffic, no secret
-        self._first = mix(f"traffic-{plan.seed}-first", plan.halves[0])
-        self._second = mix(f"traffic-{plan.seed}-second", plan.halves[1])
+        self._first, self._second = _dialogues(plan, "first", 0), _dialogues(plan, "second", 1)
         self._numbers: Iterator[int] = iter(range(plan.requests)) if plan.requests is not None else _count()
         self._task: asyncio.Task[Any] | None = None
         self._started = time.monotonic()
@@ -127,6 +136,11 @@ class Run:
         self._stopped = True
         if self._task is not None:
             self._task.cancel()
+
+    def finish(self) -> None:
+        """Sends nothing more; replies that are still under way after FINISH_SECONDS are dropped."""
+        self._stopped = True
+        asyncio.get_running_loop().call_later(FINISH_SECONDS, self.stop)
 
     async def __call__(self) -> Totals:
         """Runs to the bound. Raises Unreachable where nothing ever answered."""
@@ -155,7 +169,7 @@ class Run:
     async def _worker(self, client: httpx.AsyncClient, model: str) -> None:
         while not self._stopped:
             number = next(self._numbers, None)
-            if number is None or not await self._wait_for_turn(number):
+            if number is None or not await self._wait_for_turn(number) or self._stopped:
                 return
             item = next(self._second if self._share_done(number) >= 0.5 else self._first)
             body = request_body(item, model, self._chance, self._plan.stream_share)
@@ -199,6 +213,12 @@ class Run:
         return None if _is_complete(text, streamed=body["stream"]) else "the reply is incomplete"
 
 
+def _dialogues(plan: Plan, name: str, half: int) -> Iterator[Dialogue]:
+    seed = f"traffic-{plan.seed}-{name}"
+    items = mix(seed, plan.halves[half])
+    return misdirected(seed, items) if plan.incident else items
+
+
 def _count() -> Iterator[int]:
     number = 0
     while True:
@@ -217,8 +237,8 @@ def _is_complete(text: str, *, streamed: bool) -> bool:
 
 async def _run_until_signal(plan: Plan, progress: Progress) -> Totals:
     run, loop = Run(plan, progress), asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, run.stop)
+    loop.add_signal_handler(signal.SIGINT, run.stop)
+    loop.add_signal_handler(signal.SIGTERM, run.finish)
     return await run()
 
 
@@ -230,7 +250,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, help="send nothing more after so long")
     parser.add_argument("--rate", type=float, default=0.0, help="requests a second (default: no pause)")
     parser.add_argument("--concurrency", type=int, default=4, help="requests in flight at most (default: %(default)s)")
-    parser.add_argument("--mix", default="balanced", help="balanced, weak, shift, or scenario=weight,… ")
+    parser.add_argument("--mix", default="balanced", help=f"{', '.join(MIXES)}, shift, or scenario=weight,…")
     parser.add_argument("--stream-share", type=float, default=0.7, help="share of streaming requests, 0 to 1")
     parser.add_argument("--seed", type=int, default=0)
     return parser
@@ -252,6 +272,7 @@ def main(arguments: list[str] | None = None) -> int:
             rate=options.rate,
             concurrency=options.concurrency,
             halves=parse_mix(options.mix),
+            incident=options.mix == INCIDENT,
             stream_share=options.stream_share,
             seed=options.seed,
         )

@@ -5,9 +5,9 @@ import json
 import zlib
 
 import pytest
-from specwatch_engine.demo.dialogues import LANGUAGES, SCENARIOS, dialogue, mix
+from specwatch_engine.demo.dialogues import LANGUAGES, SCENARIOS, dialogue, misdirected, mix
 from specwatch_engine.demo.scenarios import BUILDERS
-from specwatch_engine.demo.vocabulary import DEVICES, ERROR_CODES, PRODUCTS
+from specwatch_engine.demo.vocabulary import DEVICES, ERROR_CODES, PRODUCTS, UPDATE_FAULTS
 
 EVERY_KIND = list(itertools.product(SCENARIOS, LANGUAGES))
 
@@ -112,3 +112,21 @@ def test_unknown_names_are_refused():
 
 def test_every_builder_is_a_scenario():
     assert tuple(BUILDERS) == SCENARIOS == ("address_confirmation", "fault_report", "billing", "product_qa", "code")
+
+
+def test_misdirected_dialogues_are_faults_under_the_label_of_bills():
+    before = list(mix(1, {"code": 1, "billing": 1}, 200))
+    after = list(misdirected(1, before))
+    assert after == list(misdirected(1, before))
+    assert [item.scenario for item in after] == [item.scenario for item in before]
+    assert [item for item in after if item.scenario == "code"] == [item for item in before if item.scenario == "code"]
+    bills = [item for item in after if item.scenario == "billing"]
+    assert {item.language for item in bills} == {"en"}
+    seen = {
+        (device, code)
+        for item in bills
+        for device in DEVICES
+        for code in ERROR_CODES
+        if device.en in item.prompt[0]["content"] and code in item.prompt[0]["content"]
+    }
+    assert seen == set(UPDATE_FAULTS)

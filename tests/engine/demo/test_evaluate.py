@@ -1,10 +1,17 @@
 """The offline measure of p: the step arithmetic by hand, and the shipped models against the promise."""
 
+import itertools
+
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from specwatch_engine.demo import evaluate
+from specwatch_engine.demo.dialogues import misdirected, mix
 from specwatch_engine.demo.evaluate import Tally, replay
+from specwatch_engine.demo.traffic import MIXES
+from specwatch_engine.demo.weights import CHECKPOINTS
+from transformers import PreTrainedTokenizerFast
 
 H, M = True, False
 
@@ -45,3 +52,42 @@ def test_shipped_pair_keeps_its_promise(capsys):
     assert generalist["fault_report"] <= 0.50
     assert specialist["fault_report"] >= 0.85
     assert specialist["address_confirmation"] < 0.60
+
+
+def rejected_and_reached(hits, length, k):
+    """By position, as an engine verifies."""
+    rejected, reached, at = [0] * k, [0] * k, 1
+    while at < length:
+        accepted = sum(1 for _ in itertools.takewhile(bool, hits[at : at + k]))
+        for position in range(min(accepted + 1, k)):
+            reached[position] += 1
+        if accepted < k:
+            rejected[accepted] += 1
+        at += accepted + 1
+    return rejected, reached
+
+
+@torch.no_grad()
+def hazards(target, draft, tokenizer, asked):
+    """Share of the verify steps that reach a position and are truncated there."""
+    rejected, reached = [0] * 4, [0] * 4
+    for answer in evaluate.answers(target, tokenizer, asked, 4):
+        text = torch.tensor([answer.prompt + answer.reply])
+        guesses = draft(text).logits[0, len(answer.prompt) - 1 : -1].argmax(-1)
+        counts = rejected_and_reached((guesses == text[0, len(answer.prompt) :]).tolist(), answer.length, 4)
+        rejected, reached = (
+            [a + b for a, b in zip(*pair, strict=True)] for pair in zip((rejected, reached), counts, strict=True)
+        )
+    return [a / b for a, b in zip(rejected, reached, strict=True)]
+
+
+def test_the_incident_has_one_scenario_and_one_position():
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(CHECKPOINTS / "target")
+    target, draft = (evaluate.load(CHECKPOINTS / name) for name in ("target", "draft_generalist"))
+    before = list(mix("staged", MIXES["familiar"], 60))
+    changed = [(old, new) for old, new in zip(before, misdirected("staged", before), strict=True) if old != new]
+    assert {item.scenario for pair in changed for item in pair} == {"billing"}
+    healthy, ill = (hazards(target, draft, tokenizer, asked) for asked in zip(*changed, strict=True))
+    assert max(healthy) < 0.1
+    assert ill.index(max(ill)) == 1
+    assert ill[1] > 1.5 * max(ill[0], ill[2], ill[3])

@@ -108,6 +108,16 @@ def test_shift_ends_in_fault_reports_alone(server):
     assert len(set(scenarios[:20])) >= 4
 
 
+def test_an_incident_changes_what_one_scenario_asks(server):
+    for name in ("familiar", "incident"):
+        run(server, "--requests", "40", "--mix", name, "--concurrency", "1")
+    before, after = server.seen[:40], server.seen[40:]
+    assert [scenario for _, scenario, _ in before] == [scenario for _, scenario, _ in after]
+    assert {scenario for _, scenario, _ in before} == set(SCENARIOS) - {"fault_report"}
+    changed = {scenario for (_, scenario, old), (_, _, new) in zip(before, after, strict=True) if old != new}
+    assert changed == {"billing"}
+
+
 def test_own_mix(server):
     run(server, "--requests", "10", "--mix", "code=2,billing=0")
     assert {scenario for _, scenario, _ in server.seen} == {"code"}
@@ -146,22 +156,41 @@ def test_nothing_there_is_one_line(capsys):
             assert captured.out == ""
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signals_end_a_run_cleanly(server, number):
-    server.delay = 5
+@pytest.mark.parametrize(
+    ("number", "delay", "told"), [(signal.SIGINT, 5, b"0 ok, 0 failed, "), (signal.SIGTERM, 1, b"4 ok, 0 failed, ")]
+)
+def test_signals_end_a_run_cleanly(server, number, delay, told):
+    server.delay = delay
     process = subprocess.Popen(
         [sys.executable, "-m", "specwatch_engine.demo.traffic", "--url", server.url, "--model", "demo"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, "PYTHONWARNINGS": "error"},
     )
-    while not server.seen:
+    while len(server.seen) < 4:
         time.sleep(0.02)
     process.send_signal(number)
     out, err = process.communicate(timeout=5)
     assert process.returncode == 0
-    assert out.startswith(b"0 ok, 0 failed, ")
+    assert out.startswith(told)
     assert err == b""
+    assert len(server.seen) == 4
+
+
+def test_a_run_that_finishes_drops_what_takes_too_long(server, monkeypatch):
+    monkeypatch.setattr(traffic, "FINISH_SECONDS", 0.2)
+    server.delay = 5
+
+    async def finished():
+        with traffic.Progress(disable=True) as progress:
+            run = traffic.Run(traffic.Plan(server.url, "demo"), progress)
+            task = asyncio.ensure_future(run())
+            while len(server.seen) < 4:
+                await asyncio.sleep(0.01)
+            run.finish()
+            return await asyncio.wait_for(task, 3)
+
+    assert asyncio.run(finished()) == traffic.Totals()
 
 
 @pytest.mark.parametrize("text", ["", "poetry", "poetry=1", "code", "code=x", "code=-1", "code=0", "code=1,,billing=2"])
