@@ -132,11 +132,12 @@ def _figures(deps: ApiDeps) -> APIRouter:
     def requests(query: PageQuery) -> Response:
         """Rows, newest first, a page at a time.
 
-        Of names that few rows have, a page may have fewer than `limit` rows, or none, before the last: at most 200,000
-        rows are looked at for one. As long as there is a `next_cursor`, there may be more.
+        Where few rows are what is asked for, a page may have fewer than `limit` rows, or none, before the last: at most
+        200,000 rows are looked at for one. As long as there is a `next_cursor`, there may be more.
         """
         try:
-            return _json(models.RequestPage(**reader.requests(query.filters(), query.limit, query.cursor, deps.now())))
+            found = reader.requests(query.filters(), query.limit, query.cursor, deps.now(), query.only())
+            return _json(models.RequestPage(**found))
         except BadCursor as error:
             raise errors.invalid("cursor", str(error)) from None
 

@@ -7,8 +7,10 @@ from typing import Annotated, Literal
 from fastapi import Query
 from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 
+from sidecar.probes.truncation import MOST_POSITIONS
 from sidecar.record import Arm, Outcome
 from sidecar.store.expressions import Filters
+from sidecar.store.pages import Only
 
 By = Literal["scenario", "model", "temperature", "prompt_length", "concurrency", "k"]
 
@@ -101,8 +103,17 @@ class SeriesParams(FilterParams):
 
 
 class PageParams(FilterParams):
+    #: A verify step had its first rejection at that position.
+    truncated_at: int | None = Field(None, ge=1, le=MOST_POSITIONS)
+    #: The id in the reply.
+    reply_id: str | None = Field(None, min_length=1)
+    latency_over_ms: float | None = Field(None, ge=0, allow_inf_nan=False)
+    p_below: float | None = Field(None, ge=0, le=1)
     limit: int = Field(100, ge=1, le=500)
     cursor: str | None = Field(None, max_length=200)
+
+    def only(self) -> Only:
+        return Only(self.truncated_at, self.reply_id, self.latency_over_ms, self.p_below)
 
 
 class RowParams(BaseModel):

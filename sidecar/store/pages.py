@@ -1,9 +1,10 @@
 """Single rows of `requests`, newest first. However few match, and however many there are, the look is bounded."""
 
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
+from sqlalchemy import BigInteger, ColumnElement, Connection, Double, and_, cast, func, or_, select
 
 from .cover import HOUR, MINUTE
 from .cursor import read_cursor, write_cursor
@@ -25,19 +26,52 @@ _REQUEST = [column for column in requests.columns if column.name != "id"]
 _hour, _due = rollups.c, rollups_due.c
 
 
-def page(connection: Connection, filters: Filters, limit: int, cursor: str | None, now: float) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Only:
+    """Which of the rows of `Filters`; None means any. Rows that do not tell what is asked for are none of them."""
+
+    #: A verify step had its first rejection at that position, 1 or more.
+    truncated_at: int | None = None
+    #: The id in the reply.
+    reply_id: str | None = None
+    latency_over_ms: float | None = None
+    #: Accepted / drafted tokens, of figures that are trusted.
+    p_below: float | None = None
+
+    def conditions(self) -> list[ColumnElement[bool]]:
+        found: list[ColumnElement[bool]] = []
+        if self.truncated_at is not None:
+            rejected = cast(r.rejected_at[self.truncated_at - 1].as_string(), BigInteger)
+            found += [r.acceptance_quality == "ok", rejected > 0]
+        if self.reply_id is not None:
+            found.append(r.reply_id == clean(self.reply_id))
+        if self.latency_over_ms is not None:
+            found.append(r.latency_ms > self.latency_over_ms)
+        if self.p_below is not None:
+            p = cast(r.accepted_tokens, Double) / func.nullif(r.draft_tokens, 0)
+            found += [r.acceptance_quality == "ok", p < self.p_below]
+        return found
+
+
+ALL = Only()
+
+
+def page(
+    connection: Connection, filters: Filters, only: Only, limit: int, cursor: str | None, now: float
+) -> dict[str, Any]:
     """`RequestPage`. Raises BadCursor.
 
-    With filters on names it may have fewer rows than `limit`, or none, and a cursor all the same.
+    Of names, and of what `only` asks for, it may have fewer rows than `limit`, or none, and a cursor all the same.
     """
     limit = max(1, min(limit, MAX_PAGE))
-    query = select(r.id, *_REQUEST).where(*filters.conditions()).order_by(r.started_at.desc(), r.id.desc())
+    wanted = [*filters.conditions(), *only.conditions()]
+    query = select(r.id, *_REQUEST).where(*wanted).order_by(r.started_at.desc(), r.id.desc())
     end = filters.until
     if cursor is not None:
         at, number = read_cursor(cursor)
         query = query.where(r.started_at <= at, or_(r.started_at < at, r.id < number))
         end = at + _MICROSECOND if end is None else min(at + _MICROSECOND, end)
-    if not filters.names:
+    if not filters.names and only == ALL:
         found = [dict(row) for row in connection.execute(query.limit(limit + 1)).mappings()]
         return _page(found, limit)
     oldest, newest = connection.execute(select(_first(descending=False), _first(descending=True))).one()

@@ -94,7 +94,12 @@ class Reader:
             return similarity_series(connection, source)
 
     def requests(
-        self, filters: Filters, limit: int = 100, cursor: str | None = None, now: float | None = None
+        self,
+        filters: Filters,
+        limit: int = 100,
+        cursor: str | None = None,
+        now: float | None = None,
+        only: pages.Only = pages.ALL,
     ) -> dict[str, Any]:
         """`RequestPage`: at most `limit` (up to MAX_PAGE) rows, newest first. Raises BadCursor.
 
@@ -102,7 +107,7 @@ class Reader:
         through without asking their rollups.
         """
         with self._connect() as connection:
-            return pages.page(connection, filters, limit, cursor, time.time() if now is None else now)
+            return pages.page(connection, filters, only, limit, cursor, time.time() if now is None else now)
 
     def request(self, request_id: str, until: datetime | None = None) -> tuple[dict[str, Any] | None, datetime | None]:
         """`RequestRow` of an id; of the newest request before `until`, if clients used an id more than once.

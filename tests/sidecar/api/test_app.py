@@ -251,6 +251,15 @@ def test_figures_of_rollups_say_so(deps: ApiDeps, tmp_path: Path, monkeypatch: p
         ("requests?since=yesterday", "since", "is not a time"),
         ("requests?until=0001-01-01", "until", "out of range"),
         ("requests?window=1h", "window", "no such parameter"),
+        ("requests?truncated_at=0", "truncated_at", "greater"),
+        ("requests?truncated_at=65", "truncated_at", "less"),
+        ("requests?truncated_at=first", "truncated_at", "integer"),
+        ("requests?reply_id=", "reply_id", "at least 1"),
+        ("requests?latency_over_ms=long", "latency_over_ms", "number"),
+        ("requests?latency_over_ms=-1", "latency_over_ms", "greater"),
+        ("requests?latency_over_ms=inf", "latency_over_ms", "finite"),
+        ("requests?p_below=1.5", "p_below", "less"),
+        ("requests?p_below=nan", "p_below", ""),
     ],
 )
 def test_parameters_that_cannot_be_served(deps: ApiDeps, path: str, param: str, words: str) -> None:

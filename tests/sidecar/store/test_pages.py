@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from sqlalchemy import event
-from support.records import NOW, record
+from support.records import NOW, figures, record
 
 from sidecar.api.models import RequestPage
-from sidecar.record import Record
+from sidecar.record import Acceptance, AcceptanceQuality, Record
 from sidecar.store import pages, schema
 from sidecar.store.expressions import Filters
+from sidecar.store.pages import ALL, Only
 
 from .test_queries import passes
 from .test_rolled import DAY, HOUR, MINUTE, Rolled, store, utc
@@ -32,11 +34,13 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "MOST_FOR_AN_ID", 10)
 
 
-def walk(store: Rolled, chosen: Filters, limit: int = 3, now: float = LATER) -> Iterator[list[dict[str, Any]]]:
+def walk(
+    store: Rolled, chosen: Filters, limit: int = 3, now: float = LATER, only: Only = ALL
+) -> Iterator[list[dict[str, Any]]]:
     """The pages."""
     cursor = None
     for _ in range(500):
-        page = store.reader.requests(chosen, limit, cursor, now)
+        page = store.reader.requests(chosen, limit, cursor, now, only)
         RequestPage.model_validate(page)
         yield page["requests"]
         cursor = page["next_cursor"]
@@ -47,12 +51,56 @@ def walk(store: Rolled, chosen: Filters, limit: int = 3, now: float = LATER) -> 
 
 hours = st.integers(0, 60).map(lambda ago: NOW - ago * HOUR)
 times = hours | st.integers(0, 10).map(lambda ago: NOW - ago / 1e6) | st.sampled_from((NOW - 40 * DAY, NOW - 90 * DAY))
+#: Of all kinds: no figures at all, none that are trusted, nothing drafted, no lists.
+told = st.sampled_from(
+    (
+        Acceptance(),
+        figures((0, 0, 0)),
+        figures((3, 1)),
+        figures((1, 0, 4)),
+        figures((0, 3, 0, 7)),
+        figures((0, 3, 0, 7), rejected_at=None, reached=None),
+        figures((3, 1), quality=AcceptanceQuality.INCONSISTENT, reason="too many"),
+        figures((3_000_000_000, 1)),
+    )
+)
 rows = st.builds(
-    lambda at, name, instance: record(started_at=at, scenario=name, instance=instance),
+    lambda at, name, instance, acceptance, latency_ms, reply_id: record(
+        started_at=at,
+        scenario=name,
+        instance=instance,
+        acceptance=acceptance,
+        latency_ms=latency_ms,
+        reply_id=reply_id,
+    ),
     times,
     st.sampled_from(("chat", "code", "seldom")),
     st.sampled_from("ab"),
+    told,
+    st.sampled_from((None, 0.0, 100.0, 100.5)),
+    st.sampled_from((None, "chatcmpl-a", "chatcmpl-b")),
 )
+onlys = st.just(ALL) | st.builds(
+    Only,
+    truncated_at=st.sampled_from((None, None, 1, 2, 64)),
+    reply_id=st.sampled_from((None, None, "chatcmpl-a", "nobody")),
+    latency_over_ms=st.sampled_from((None, None, 0, 100)),
+    p_below=st.sampled_from((None, None, 0, 0.25, 0.65, 0.8, 1)),
+)
+
+
+def is_wanted(item: Record, only: Only) -> bool:
+    known = item.acceptance if item.acceptance.quality is AcceptanceQuality.OK else Acceptance()
+    p = known.accepted_tokens / known.draft_tokens if known.draft_tokens and known.accepted_tokens is not None else None
+    at = (*(known.rejected_at or ()), *[0] * 64)
+    return (
+        (only.truncated_at is None or at[only.truncated_at - 1] > 0)
+        and (only.reply_id is None or item.reply_id == only.reply_id)
+        and (only.latency_over_ms is None or (item.latency_ms is not None and item.latency_ms > only.latency_over_ms))
+        and (only.p_below is None or (p is not None and p < only.p_below))
+    )
+
+
 filters = st.builds(
     Filters,
     scenario=st.sampled_from((None, "chat", "seldom", "nobody")),
@@ -63,16 +111,23 @@ filters = st.builds(
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(rows, max_size=60), st.lists(rows, max_size=6), filters, st.integers(1, 5), st.sampled_from((0, LATER)))
+@given(
+    st.lists(rows, max_size=60),
+    st.lists(rows, max_size=6),
+    filters,
+    onlys,
+    st.integers(1, 5),
+    st.sampled_from((0, LATER)),
+)
 def test_pages_walk_all_rows_once(
-    store: Rolled, items: list[Record], late: list[Record], chosen: Filters, limit: int, now: float
+    store: Rolled, items: list[Record], late: list[Record], chosen: Filters, only: Only, limit: int, now: float
 ) -> None:
     store.hold(items, late=late)
     marks = {item.started_at // MINUTE * MINUTE for item in late[::2]}
     store.due(MINUTE, *marks)
     store.due(HOUR, *({item.started_at // HOUR * HOUR for item in late[1::2]}))
-    walked = [row["request_id"] for page in walk(store, chosen, limit, now) for row in page]
-    wanted = [item for item in [*items, *late] if passes(item, chosen)]
+    walked = [row["request_id"] for page in walk(store, chosen, limit, now, only) for row in page]
+    wanted = [item for item in [*items, *late] if passes(item, chosen) and is_wanted(item, only)]
     if chosen.since:
         wanted = [item for item in wanted if item.started_at >= chosen.since.timestamp()]
     if chosen.until:
@@ -87,6 +142,20 @@ def test_a_page_may_end_before_it_is_full(store: Rolled) -> None:
     found = list(walk(store, Filters(scenario="seldom"), now=0))
     # 20 are looked at for each.
     assert [len(page) for page in found] == [0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    "only", [Only(truncated_at=3), Only(reply_id="chatcmpl-x"), Only(latency_over_ms=9e5), Only(p_below=0.1)]
+)
+def test_a_look_for_what_few_rows_have_is_bounded(store: Rolled, only: Only) -> None:
+    """Each page looks at LOOKS times AT_A_TIME rows at most, and goes on where it ended."""
+    many = [record(started_at=NOW - i) for i in range(50)]
+    rare = record(
+        started_at=NOW - 100, acceptance=figures((9, 0, 1, 0)), latency_ms=1e6, reply_id="chatcmpl-x", request_id="rare"
+    )
+    store.hold([rare, *[replace(item, acceptance=figures((0, 0, 0, 9))) for item in many]])
+    found = list(walk(store, Filters(), now=0, only=only))
+    assert [[row["request_id"] for row in page] for page in found] == [[], [], ["rare"]]
 
 
 def test_hours_without_rows_of_a_scenario_are_passed_over(store: Rolled) -> None:
@@ -180,6 +249,7 @@ def test_every_query_uses_an_index(store: Rolled, monkeypatch: pytest.MonkeyPatc
             lambda: reader.similarity(8 * DAY, DAY, NOW),
             lambda: reader.requests(Filters(), 10, None, NOW),
             lambda: reader.requests(some, 10, None, NOW),
+            lambda: reader.requests(Filters(), 10, None, NOW, Only(1, "a", 2, 0.5)),
             lambda: reader.request(items[100].request_id),
             lambda: reader.request("nobody", utc(NOW)),
             lambda: reader.last_100(NOW),
