@@ -2,15 +2,7 @@
 
 import json
 import math
-import os
-import shutil
-import signal
-import socket
-import subprocess
-import sys
 import threading
-import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,19 +13,11 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from support import board
 from support.board import ANSWERED, NOW, Payload
+from support.dashboard import browser, opened
 
 from sidecar.api import models, params
 from sidecar.api.texts import StoredTexts
 
-CHROMIUM_ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 SCENARIOS = {"chat": 0.78, "code": 0.86, "summarise": 0.71, "translate": 0.55}
 MODELS = {
     "summary": models.Summary,
@@ -510,47 +494,12 @@ def sample() -> Any:
 @pytest.fixture
 def url(api: Api) -> Iterator[str]:
     """`python -m dashboard` before the scripted sidecar."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "dashboard", "--api", api.url, "--port", str(port)],
-        env=os.environ | {"SPECWATCH_ADMIN_TOKEN": "secret"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    address = f"http://127.0.0.1:{port}"
-    try:
-        until = time.monotonic() + 60
-        while True:
-            try:
-                urllib.request.urlopen(f"{address}/_stcore/health", timeout=1).close()
-                break
-            except OSError:
-                assert process.poll() is None, process.communicate()[0]
-                assert time.monotonic() < until, "the dashboard did not start"
-                time.sleep(0.2)
+    with opened(api.url, "secret") as address:
         yield address
-        process.send_signal(signal.SIGINT)
-        output = process.communicate(timeout=30)[0]
-        assert process.returncode == 0
-        assert "Traceback" not in output
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
 
 
 @pytest.fixture
 def chromium() -> Iterator[Any]:
     """A browser; `new_page()` opens a page."""
-    path = shutil.which("chromium")
-    if path is None:
-        pytest.skip("no chromium on PATH (apt-get install chromium)")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=path, args=CHROMIUM_ARGUMENTS)
-        yield browser
-        browser.close()
+    with browser() as found:
+        yield found

@@ -1,6 +1,7 @@
 """The client against a real local server, and against none."""
 
 import socket
+import threading
 import types
 from datetime import timedelta
 
@@ -11,21 +12,61 @@ import pytest
 from dashboard import client as client_module
 from dashboard import shapes
 from dashboard.client import Client, Kind, Problem
-from sidecar.api import models
+from sidecar.api import models, texts
+from support import board
 
 
 def test_reads_every_endpoint(api):
     client = Client(api.url + "/", token="secret")
-    assert client.summary("1h").last_100.requests == 100
-    assert len(client.acceptance("1h", step="1m").points) == 56
-    assert client.acceptance("1h", by="scenario").points[-1].p is None
-    assert client.truncation("1h", step="1m").positions == 5
-    assert client.latency("1h", step="1m").points[1].autoregressive.p95_ms is None
+    assert client.summary(window="1h").last_100.requests == 100
+    assert len(client.acceptance(window="1h", step="1m").points) == 56
+    assert client.acceptance(window="1h", by="scenario", scenario=None).points[-1].p is None
+    assert client.truncation(window="1h", step="1m").positions == 5
+    assert client.latency(window="1h", step="1m").points[1].autoregressive.p95_ms is None
+    assert len(client.latency_distribution(window="1h").shares) == 102
+    assert client.traffic(window="1h", by="scenario").points[0].requests == 210
+    assert client.similarity(window="1h").points[0].pairs == 168
+    assert sum(client.similarity_histogram(window="1h").draft) == 168
+    assert client.similarity_pairs(window="1h").pairs[0].score == 0.51
+    assert client.quality().recent[0].flag == "repetition"
+    assert client.alignment().target_model == "demo-target"
+    assert len(client.windows("scenario").slices) == 3
+    assert client.alerts().rules[0].for_s == 30
+    assert "SpecwatchAcceptanceLow" in client.runbook().alerts
+    assert client.events(window="1h").next_cursor is None
+    assert client.requests(window="1h").next_cursor == "second"
+    assert client.request("a/b?").steps == "44424033"
+    assert api.paths[-1] == "/api/v1/requests/a%2Fb%3F"
+    assert client.texts("a").texts == []
+    assert client.engine().engines[0].cores[0].num_speculative_tokens == 4
     fallback = client.fallback()
     assert fallback.since.utcoffset() == timedelta(0)
     assert fallback.history[0].to_state == "speculative"
     assert api.seen[0] == ("GET", "summary", {"window": "1h"}, "Bearer secret")
     assert api.seen[1][2] == {"window": "1h", "step": "1m"}
+    assert api.seen[2][2] == {"window": "1h", "by": "scenario"}
+
+
+def test_questions_are_asked_at_a_time(api):
+    """Four that wait for each other are all answered."""
+    together = threading.Barrier(4)
+
+    def answer(query):
+        together.wait(timeout=30)
+        return 200, board.traffic()
+
+    api.answers["traffic"] = answer
+    client = Client(api.url)
+    later = [client.later(client.traffic, window="1h") for _ in range(4)]
+    assert all(each.result().points for each in later)
+
+
+def test_a_problem_comes_with_the_answer_that_was_asked_for(api):
+    api.answers["traffic"] = (503, {"error": {"message": "database is locked"}})
+    client = Client(api.url)
+    later = client.later(client.traffic, window="1h")
+    with pytest.raises(Problem, match="database is locked"):
+        later.result()
 
 
 def test_a_token_that_is_not_ascii(api):
@@ -124,7 +165,7 @@ SHAPES = [
 def test_shapes_are_those_of_the_api(shape: type[msgspec.Struct]):
     """A field the API renames or retypes breaks here, not before the person on call."""
     assert isinstance(models, types.ModuleType)
-    model = getattr(models, shape.__name__)
+    model = getattr(models, shape.__name__, None) or getattr(texts, shape.__name__)
     for field in msgspec.structs.fields(shape):
         assert field.name in model.model_fields, f"{shape.__name__}.{field.name} is not in the API"
         assert names(field.type) == names(model.model_fields[field.name].annotation), field.name

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,10 +56,20 @@ def test_p_tile(p, requests, value, met, note):
     ],
 )
 def test_latency_ratio(ratio, reason, value, note):
-    none = shapes.LatencyFigures(
-        requests=0, p50_ms=None, p95_ms=None, p99_ms=None, ttft_p50_ms=None, ttft_p95_ms=None, tpot_p50_ms=None
+    none = msgspec.convert(
+        {name.name: None for name in msgspec.structs.fields(shapes.LatencyFigures)} | {"requests": 0},
+        shapes.LatencyFigures,
     )
-    latency = shapes.Latency(speculative=none, autoregressive=none, ratio=ratio, ratio_reason=reason)
+    latency = shapes.Latency(
+        speculative=none,
+        autoregressive=none,
+        baseline=None,
+        ratio=ratio,
+        ratio_concurrency=None,
+        ratio_reason=reason,
+        by_concurrency=[],
+        baseline_share=None,
+    )
     tile = frames.ratio_tile(latency)
     assert (tile.value, tile.note) == (value, note)
 
