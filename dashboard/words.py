@@ -10,6 +10,8 @@ FIRST_POSITION_MAX: Final = 0.15
 LATENCY_GOAL_MS: Final = 800
 SIMILARITY_MIN: Final = 0.82
 SIMILARITY_CRITICAL: Final = 0.75
+#: Fewer verify steps tell no share: its standard error is 0.05 at most from here on, as for the sidecar's warnings.
+ENOUGH_STEPS: Final = 100
 
 #: What stands where a figure is not known. Never 0, never NaN.
 NO_DATA: Final = "no data"
@@ -90,6 +92,79 @@ DEFINITIONS = MappingProxyType(
         "bonus": "The target's own token behind a fully accepted draft; it is not counted as a draft token.",
         "not drafted": "Tokens for which the draft proposed nothing, as the first of a reply.",
         "reached": "Verify steps in which this position was drafted and every earlier one accepted.",
+        "event": (
+            "A switch of decoding, an order to an engine, another version or setting, an alert that begins or ends, "
+            "a token that has another id in the draft model."
+        ),
+        "request id": "The X-Request-Id of the request, or one that the sidecar gave. Clients may use one again.",
+        "reply id": "The id in the reply, as chatcmpl-…; drafts and similarities go by it.",
+        "arm": (
+            "Why a request was served as it was: speculative; autoregressive (fallback or an operator's order); "
+            "baseline (plain decoding of a small share, to compare latencies with); probe (speculative decoding of a "
+            "small share during a fallback)."
+        ),
+        "acceptance source": "Whether the engine's events or the reply told the acceptance figures; none: neither did.",
+        "acceptance quality": (
+            "ok: the figures agree with each other; inconsistent: they cannot all be true, and count nowhere; "
+            "unknown: there are none."
+        ),
+        "longest gap": "Longest pause between two reads of the reply. A read may bring many tokens.",
+        "queue": "Time in the engine's queue, as the engine reports it.",
+        "concurrency": "Requests in flight at this upstream when the request was sent, itself included.",
+        "baseline": (
+            "Requests served without speculation. true_ar: by an engine that never speculates (the upstream "
+            "autoregressive). spec_disabled: by the engine that speculates for others, where they share its steps. "
+            "The two are never mixed."
+        ),
+        "p50, p95, p99": "So long, or less, took 50 %, 95 %, 99 % of the ok requests; by nearest rank.",
+        "spread of latencies": (
+            "For each time (across) the share of the ok requests (up) that took no longer: the empirical distribution "
+            "function (ECDF). The curve further left is the faster one."
+        ),
+        "p10 of similarity": "A tenth of the pairs has this similarity or less.",
+        "replay": (
+            "A request that the sidecar sent twice more, with and without speculation, at temperature 0, to compare "
+            "both replies. Replies that differ are no fault by themselves: a batch of another shape rounds otherwise."
+        ),
+        "repetition": "The reply ends in a loop, or 90 % of its last 4-grams stood there before.",
+        "garble": "Of the last 256 tokens of the reply 85 % or more are different ones. Text has 75 % at most.",
+        "p near one": (
+            "p is 0.98 or more over at least 512 draft tokens. No fault by itself, but a target that repeats itself "
+            "looks like that."
+        ),
+        "same text, other id": (
+            "Rejected draft tokens that were the target's own token by another id: right guesses that were lost."
+        ),
+        "share at moved tokens": (
+            "Of the draft positions that the target judged, those where the draft was rejected and the target put a "
+            "token that has another id in the draft."
+        ),
+        "unknown ids": (
+            "Verify steps in which the target emitted an id beyond those of its tokenizer: a model has room for more "
+            "ids than there are tokens, and these are no text."
+        ),
+        "coverage of the draft": (
+            "Share of the target's tokens that the draft can propose by the right id, of all of them and of those of "
+            "the probe texts. Where another comes next, the draft is rejected."
+        ),
+        "cliff": (
+            "From one position on less than a quarter as much is accepted as at any position before it, beyond chance: "
+            "next to nothing, as of a draft model that is run wrongly beyond some length."
+        ),
+        "decay": "Each position is accepted about as often as the one before it, or somewhat less.",
+        "worst position": "The position of the draft at which most verify steps are truncated, and its hazard.",
+        "worst first": (
+            f"Below {P_MIN} first, by how far p is below it, then the others by p; those whose p is not known last."
+        ),
+        "requests of a slice": "All of the time range, whatever their outcome, also those that did not speculate.",
+        "state of a slice": (
+            "Whether the slice is served with speculation. By itself: by a decision of its own (fallback_slices); else "
+            "as all traffic is."
+        ),
+        "slice": (
+            "Requests that are alike: of one scenario, temperature, prompt length (tokens), concurrency (requests in "
+            "flight) or k."
+        ),
     }
 )
 
