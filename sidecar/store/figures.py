@@ -106,6 +106,10 @@ def p95_ratio(speculative: dict[str, Any], baseline: dict[str, Any]) -> float | 
     return ratio(speculative["p95_ms"], baseline["p95_ms"]) if enough else None
 
 
+def no_ratio(reason: str) -> dict[str, Any]:
+    return {"ratio": None, "ratio_concurrency": None, "ratio_reason": reason, "by_concurrency": []}
+
+
 def latency_ratio(speculative: int, baseline: int, found: Sequence[Comparison]) -> dict[str, Any]:
     """p95 with speculation / p95 without at the concurrency that has most requests, or None and the reason.
 

@@ -4,7 +4,7 @@ From rows, where ranks are whole numbers, so that no rounding of q n decides; or
 """
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from msgspec import json
@@ -34,7 +34,7 @@ from .source import Source
 _FIGURES = [(name, f"{measure}_ms", q) for measure, names in MEASURES.items() for name, q in names.items()]
 _COLUMNS = [f"{measure}_ms" for measure in MEASURES]
 
-_side = side_of(r)
+side_of_row = side_of(r)
 _COUNTS: dict[str, ColumnElement[int]] = {
     **{column: func.count(r[column]) for column in _COLUMNS},
     "fast": func.count(case((r.latency_ms <= GOAL_MS, 1))),
@@ -58,13 +58,14 @@ def by_concurrency(connection: Connection, source: Source, baseline: Side | None
         return []
     if source.pieces is not None:
         return sketched.by_concurrency(connection, source, baseline)
-    where = [*source.rows(), r.outcome == "ok", r.latency_ms.is_not(None), _side.in_((Side.SPECULATIVE, baseline))]
+    sides = Side.SPECULATIVE, baseline
+    where = [*source.rows(), r.outcome == "ok", r.latency_ms.is_not(None), side_of_row.in_(sides)]
     bucket = group_name("concurrency", []).label("bucket")
-    counted = select(bucket, _side, func.count()).where(*where).group_by("bucket", "side")
+    counted = select(bucket, side_of_row, func.count()).where(*where).group_by("bucket", "side")
     sizes = {(row[0], Side(row[1])): row[2] for row in connection.execute(counted)}
     names = sorted({name for name, _ in sizes}, key=lambda name: group_order("concurrency", name))
-    pairs = [[(name, side) for side in (Side.SPECULATIVE, baseline)] for name in names]
-    rows = select(bucket, _side, r.latency_ms).where(*where).cte("ok_rows").prefix_with("MATERIALIZED")
+    pairs = [[(name, side) for side in sides] for name in names]
+    rows = select(bucket, side_of_row, r.latency_ms).where(*where).cte("ok_rows").prefix_with("MATERIALIZED")
     chosen = {
         key: _at_rank([rows.c.bucket == key[0], rows.c.side == key[1]], rows.c.latency_ms, 95, sizes[key])
         for pair in pairs
@@ -82,7 +83,7 @@ def _whole(connection: Connection, source: Source, where: Conditions) -> tuple[S
     """One answer for the window: the rows are read twice, and sorted no further than the ranks asked for."""
     sizes = _sizes(connection, where)
     baseline = baseline_of({side: sizes[side, "latency_ms"] for side in Side})
-    rows = select(_side, *(r[column] for column in _COLUMNS)).where(*where).cte("ok_rows")
+    rows = select(side_of_row, *(r[column] for column in _COLUMNS)).where(*where).cte("ok_rows")
     rows = rows.prefix_with("MATERIALIZED")
     labels: dict[str, Side | None] = {Side.SPECULATIVE: Side.SPECULATIVE, BASELINE: baseline}
     found = _answer(
@@ -113,17 +114,35 @@ def _answer(connection: Connection, chosen: dict[Any, ScalarSelect[Any]]) -> dic
 
 def _sizes(connection: Connection, where: Conditions) -> dict[tuple[Side, str], int]:
     """How many values each side has of each column, and of `fast`."""
-    counts = {(side, name): count.filter(_side == side) for side in Side for name, count in _COUNTS.items()}
+    counts = {(side, name): count.filter(side_of_row == side) for side in Side for name, count in _COUNTS.items()}
     row = connection.execute(select(*counts.values()).where(*where)).one()
     return dict(zip(counts, row, strict=True))
 
 
 def _split(connection: Connection, source: Source, where: Conditions) -> tuple[Side | None, list[dict[str, Any]]]:
     """Answers for the groups: all rows in the order of groups and values, numbered once through."""
-    parts = [*keys(source, connection, where, literal(1)), _side]
-    names = [part.name for part in parts]
+    parts = keys(source, connection, where, literal(1))
+    baseline, labels, sizes = in_order(connection, parts, where)
+    parts, where = [*parts, side_of_row], [*where, side_of_row.in_([side for side in labels if side is not None])]
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for measure, figures_of in MEASURES.items():
+        names_of = {10 * q: name for name, q in figures_of.items()}
+        for (i, share), value in at_shares(connection, parts, sizes, f"{measure}_ms", where, names_of).items():
+            where_it_lies = point(source, sizes[i]._mapping)
+            entry = found.setdefault(tuple(where_it_lies.values()), where_it_lies)
+            side = entry.setdefault(labels[sizes[i].side], figures.latency_side(sizes[i].latency_ms, sizes[i].fast))
+            side[names_of[share]] = value
+    sides = dict.fromkeys((Side.SPECULATIVE.value, BASELINE), figures.latency_side())
+    return baseline, [{**sides, **each} for each in found.values()]
+
+
+def in_order(
+    connection: Connection, parts: Sequence[ColumnElement[Any]], where: Conditions
+) -> tuple[Side | None, dict[Side | None, str], list[Any]]:
+    """The kind of baseline; what either side is called; how many values each group and side has, in their order."""
+    names = [*(part.name for part in parts), "side"]
     sizes = connection.execute(
-        select(*parts, *(count.label(name) for name, count in _COUNTS.items()))
+        select(*parts, side_of_row, *(count.label(name) for name, count in _COUNTS.items()))
         .where(*where)
         .group_by(*names)
         .order_by(*names)
@@ -132,32 +151,33 @@ def _split(connection: Connection, source: Source, where: Conditions) -> tuple[S
     for group in sizes:
         totals[Side(group.side)] += group.latency_ms
     baseline = baseline_of(totals)
-    labels = {Side.SPECULATIVE: Side.SPECULATIVE.value, baseline: BASELINE}
-    sizes = [group for group in sizes if group.side in labels]
-    where = [*where, _side.in_([side for side in labels if side is not None])]
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for measure, figures_of in MEASURES.items():
-        column = f"{measure}_ms"
-        places: dict[tuple[int, str], int] = {}
-        before = 0
-        for i, group in enumerate(sizes):
-            size = getattr(group, column)
-            if size:
-                places |= {(i, name): before - (-size * q // 100) for name, q in figures_of.items()}
+    labels: dict[Side | None, str] = {Side.SPECULATIVE: Side.SPECULATIVE.value, baseline: BASELINE}
+    return baseline, labels, [group for group in sizes if group.side in labels]
+
+
+def at_shares(
+    connection: Connection,
+    keys: Sequence[ColumnElement[Any]],
+    sizes: Sequence[Any],
+    column: str,
+    where: Conditions,
+    shares: Iterable[int],
+) -> dict[tuple[int, int], float]:
+    """By group, of `sizes`, and share, per mille: the value of nearest rank. Groups without values are left out."""
+    shares = list(shares)
+    places: dict[tuple[int, int], int] = {}
+    before = 0
+    for i, group in enumerate(sizes):
+        if size := getattr(group, column):
+            places |= {(i, share): before - (-size * share // 1000) for share in shares}
             before += size
-        values = _at_places(connection, parts, column, where, places.values())
-        for (i, name), place in places.items():
-            where_it_lies = point(source, sizes[i]._mapping)
-            entry = found.setdefault(tuple(where_it_lies.values()), where_it_lies)
-            side = entry.setdefault(labels[sizes[i].side], figures.latency_side(sizes[i].latency_ms, sizes[i].fast))
-            side[name] = values[place]
-    sides = dict.fromkeys((Side.SPECULATIVE.value, BASELINE), figures.latency_side())
-    return baseline, [{**sides, **each} for each in found.values()]
+    values = _at_places(connection, keys, column, where, places.values())
+    return {key: values[place] for key, place in places.items()}
 
 
 def _at_places(
     connection: Connection,
-    keys: list[ColumnElement[Any]],
+    keys: Sequence[ColumnElement[Any]],
     column: str,
     where: Conditions,
     places: Collection[int],

@@ -1,13 +1,14 @@
-"""Pairs of texts that were compared, over a window: by kind, and by steps of time."""
+"""Pairs of texts that were compared, over a window: by kind, by steps of time, by scenario."""
 
 from collections import defaultdict
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, func, literal, select
 
-from .expressions import step_start, utc
+from .expressions import MAX_GROUPS, group_name, step_start, utc
 from .groups import gently
 from .schema import similarities, similarity_rollups
+from .series import point, series
 from .sketched import fetched, quantiles
 from .source import SIMILARITIES, Source, in_pieces
 
@@ -19,17 +20,29 @@ _LEVELS = ("warning", "critical", "unknown")
 def similarity_series(connection: Connection, source: Source) -> dict[str, Any]:
     """`SimilaritySeries`, but for its `last_100`."""
     points = (_of_rows if source.pieces is None else _of_rollups)(connection, source)
-    for point in points:
-        start = point.pop("step_at")
-        point["at"] = None if source.step_s is None else utc(start)
-        point["group"] = None
-    return {"window_s": source.window_s, "step_s": source.step_s, "by": None, **source.head, "points": points}
+    places = ("step_at", "step_group")
+    return series(
+        source,
+        [point(source, each) | {name: value for name, value in each.items() if name not in places} for each in points],
+    )
+
+
+def inside(source: Source) -> list[ColumnElement[bool]]:
+    """Rows of a window."""
+    return [_s.at >= utc(source.since), _s.at < utc(source.until), *source.named(_s)]
 
 
 def _of_rows(connection: Connection, source: Source) -> list[dict[str, Any]]:
-    inside = _s.at >= utc(source.since), _s.at < utc(source.until)
-    rows = select(_step(source, _s.at), _s.kind, _s.score, _s.level).where(*inside).subquery()
-    keys = (rows.c.step_at, rows.c.kind)
+    where = inside(source)
+    group: ColumnElement[Any] = literal("")
+    if source.by is not None:
+        name = _s[source.by]
+        sizes = select(name).where(*where, name.is_not(None)).group_by(name)
+        largest = connection.scalars(sizes.order_by(func.count().desc(), name).limit(MAX_GROUPS)).all()
+        group = group_name(source.by, list(largest), _s)
+    columns = _step(source, _s.at), group.label("step_group"), _s.kind, _s.score, _s.level
+    rows = select(*columns).where(*where).subquery()
+    keys = (rows.c.step_at, rows.c.step_group, rows.c.kind)
     ranked = select(
         rows,
         func.row_number().over(partition_by=keys, order_by=(rows.c.score.is_(None), rows.c.score)).label("rank"),
@@ -39,6 +52,7 @@ def _of_rows(connection: Connection, source: Source) -> list[dict[str, Any]]:
     found = connection.execute(
         select(
             r.step_at,
+            r.step_group,
             r.kind,
             func.count(r.score).label("pairs"),
             func.avg(r.score).label("mean"),
@@ -46,8 +60,8 @@ def _of_rows(connection: Connection, source: Source) -> list[dict[str, Any]]:
             func.min(r.score).filter(r.rank * 10 >= r.scores).label("p10"),
             *(func.count().filter(r.level == level).label(level) for level in _LEVELS),
         )
-        .group_by(r.step_at, r.kind)
-        .order_by(r.step_at, r.kind)
+        .group_by(r.step_at, r.step_group, r.kind)
+        .order_by(r.step_at, r.step_group, r.kind)
     ).mappings()
     return [dict(row) for row in found]
 

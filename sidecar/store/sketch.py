@@ -5,7 +5,7 @@ quantiles are by nearest rank. Of more, ranks are off by less the nearer they ar
 of the library's standard errors, with `high` p50 by 1.1 %, p95 by 0.11 %, p99 by 0.02 %.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from datasketches import req_floats_sketch as Sketch  # type: ignore[import-untyped]
@@ -49,6 +49,13 @@ def merged(blobs: Iterable[bytes]) -> Sketch | None:
         else:
             whole.merge(part)
     return whole
+
+
+def shares_below(sketch: Sketch | None, values: Sequence[float]) -> list[float]:
+    """Of all it was made of, exactly or nearly; `values` rise. Zeros of an empty sketch."""
+    if sketch is None or sketch.is_empty():
+        return [0.0] * len(values)
+    return [float(share) for share in sketch.get_cdf(values, False)[:-1]]
 
 
 def quantile(sketch: Sketch | None, q: float) -> float | None:

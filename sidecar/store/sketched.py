@@ -58,19 +58,42 @@ def fetched(connection: Connection, query: Select[Any]) -> Iterator[Any]:
     return chain.from_iterable(gently(connection.execute(query).partitions(200)))
 
 
-def quantiles(blobs: Sequence[bytes], percents: Iterable[int]) -> list[float | None]:
+def quantiles(blobs: Sequence[bytes], percents: Iterable[float]) -> list[float | None]:
     """Of all that the sketches were made of."""
     whole = sketch.merged(blobs if len(blobs) < _MANY else gently(blobs))
     return [sketch.quantile(whole, percent / 100) for percent in percents]
 
 
+def shares_below(blobs: Sequence[bytes], values: Sequence[float]) -> list[float]:
+    """Which share of all that the sketches were made of is below each of `values`, which rise."""
+    whole = sketch.merged(blobs if len(blobs) < _MANY else gently(blobs))
+    return sketch.shares_below(whole, values)
+
+
 def latency(connection: Connection, source: Source) -> tuple[Side | None, list[dict[str, Any]]]:
     """The kind of baseline, and the points."""
+    baseline, names, groups = in_groups(connection, source)
+    labels = {Side.SPECULATIVE: Side.SPECULATIVE.value, baseline: BASELINE}
+    none = dict.fromkeys((Side.SPECULATIVE.value, BASELINE), figures.latency_side())
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    if source.step_s is None and source.by is None:
+        found[()] = {"at": None, "group": None, **none}
+    for (*place, side), group in gently(groups.items()):
+        if side in labels:
+            entry = found.setdefault(tuple(place), {**point(source, dict(zip(names, place, strict=True))), **none})
+            entry[labels[side]] = group.figures()
+    return baseline, list(found.values())
+
+
+def in_groups(
+    connection: Connection, source: Source
+) -> tuple[Side | None, list[str], dict[tuple[Any, ...], "SketchedGroup"]]:
+    """The kind of baseline; the names of `keys`; the groups by the values of these, and by side."""
     where = [*source.rollups(source.dimension), _c.outcome == "ok"]
     parts = [*keys(source, connection, where, _c.requests), _side]
     columns = [_c[measure] for measure in MEASURES]
     where.append(or_(*(column.is_not(None) for column in columns)))
-    groups: dict[tuple[Any, ...], _Group] = defaultdict(_Group)
+    groups: dict[tuple[Any, ...], SketchedGroup] = defaultdict(SketchedGroup)
     for row in fetched(connection, select(*parts, _c.timed, _c.fast, *columns).where(*where)):
         group = groups[row[: len(parts)]]
         timed, fast, *found_blobs = row[len(parts) :]
@@ -82,18 +105,7 @@ def latency(connection: Connection, source: Source) -> tuple[Side | None, list[d
     sizes: Counter[Side] = Counter()
     for key, group in groups.items():
         sizes[key[-1]] += group.timed
-    baseline = baseline_of(sizes)
-    labels = {Side.SPECULATIVE: Side.SPECULATIVE.value, baseline: BASELINE}
-    none = dict.fromkeys((Side.SPECULATIVE.value, BASELINE), figures.latency_side())
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
-    if source.step_s is None and source.by is None:
-        found[()] = {"at": None, "group": None, **none}
-    names = [part.name for part in parts]
-    for (*place, side), group in gently(groups.items()):
-        if side in labels:
-            entry = found.setdefault(tuple(place), {**point(source, dict(zip(names, place, strict=False))), **none})
-            entry[labels[side]] = group.figures()
-    return baseline, list(found.values())
+    return baseline_of(sizes), [part.name for part in parts[:-1]], groups
 
 
 def by_concurrency(connection: Connection, source: Source, baseline: Side) -> list[Comparison]:
@@ -115,8 +127,8 @@ def by_concurrency(connection: Connection, source: Source, baseline: Side) -> li
 
 
 @dataclass(slots=True)
-class _Group:
-    """Of one side of one point: ok requests of known latency, the fast of them, and the sketches of each of MEASURES."""
+class SketchedGroup:
+    """Of one side of one point: ok requests of known latency, those within the goal, and the sketches by measure."""
 
     timed: int = 0
     fast: int = 0

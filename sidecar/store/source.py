@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, case, false, func, not_, or_, select, true
+from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 from .cover import DAY, HOUR, MINUTE, SETTLED_S, Kept, Piece, cover, rounded, rounded_step
 from .expressions import BUCKETS, OTHER, Columns, Filters, check_steps, epoch, r, utc
@@ -24,11 +26,15 @@ _MOST_HIDDEN = 0.01
 _EVERYWHERE = {"upstream", "arm", "outcome"}
 
 _due = rollups_due.c
-_ANY = Filters()
+ANY = Filters()
 
 
 class TooManyRows(ValueError):
     """What was asked for is only in the rows, and these are too many, or gone; says which window would do."""
+
+
+class EmptyWindow(ValueError):
+    """A window that ends before it begins; says where."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +61,9 @@ class Asked:
     now: float
     step_s: int | None = None
     by: str | None = None
-    filters: Filters = _ANY
+    filters: Filters = ANY
+    #: What no rollup knows, whatever the names and groups.
+    only_rows: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +91,11 @@ class Source:
         }
 
     def rows(self) -> list[ColumnElement[bool]]:
-        return [r.started_at >= utc(self.since), r.started_at < utc(self.until), *self.filters.conditions()]
+        return [r.started_at >= utc(self.since), r.started_at < utc(self.until), *self.named(r)]
+
+    def named(self, columns: ReadOnlyColumnCollection[str, Any]) -> list[ColumnElement[bool]]:
+        """The filters but for times."""
+        return [columns[name] == value for name, value in self.filters.names.items()]
 
     @property
     def dimension(self) -> str:
@@ -95,8 +107,7 @@ class Source:
         return "" if named else "temperature"
 
     def rollups(self, dimension: str) -> list[ColumnElement[bool]]:
-        names = [rollups.c[name] == value for name, value in self.filters.names.items()]
-        return [in_pieces(REQUESTS, self.pieces or (), rollups.c.dimension == dimension), *names]
+        return [in_pieces(REQUESTS, self.pieces or (), rollups.c.dimension == dimension), *self.named(rollups.c)]
 
 
 def in_pieces(family: Family, pieces: Sequence[Piece], which: ColumnElement[bool]) -> ColumnElement[bool]:
@@ -108,13 +119,13 @@ def in_pieces(family: Family, pieces: Sequence[Piece], which: ColumnElement[bool
 
 def choose(connection: Connection, asked: Asked, most_exact: int, family: Family = REQUESTS) -> Source:
     """Rows where there are at most `most_exact`, else rollups. Raises ValueError, also as TooManyRows."""
-    check_steps(asked.window_s, asked.step_s, asked.by)
     filters, now = asked.filters, asked.now
     since, until = now - asked.window_s, now
     if filters.since is not None:
         since = max(since, filters.since.timestamp())
     if filters.until is not None:
         until = min(until, filters.until.timestamp())
+    check_steps(round(until - since), asked.step_s, asked.by)
     exact = Source(asked.window_s, asked.by, filters, since, until, asked.step_s)
     if since >= until:
         return exact
@@ -127,7 +138,7 @@ def choose(connection: Connection, asked: Asked, most_exact: int, family: Family
     count = state.count(cover(first, last, kept=state.kept, due=due, complete=state.complete))
     if not gone and count <= most_exact:
         return exact
-    only_rows_tell = _not_rolled(asked)
+    only_rows_tell = asked.only_rows or _not_rolled(asked, family)
     finest = state.kept.finest(since)
     step_s = None if asked.step_s is None else rounded_step(asked.step_s, until - since, finest)
     pieces = cover(first, last, step_s=step_s, kept=state.kept, due=due, complete=state.complete)
@@ -142,9 +153,19 @@ def choose(connection: Connection, asked: Asked, most_exact: int, family: Family
     return exact
 
 
-def _not_rolled(asked: Asked) -> str | None:
+def of_rows(connection: Connection, source: Source, by: str, now: float) -> Source:
+    """The same window, from rows, for what rollups know by `by` alone. Raises TooManyRows."""
+    if source.pieces is None:
+        return source
+    filters = replace(source.filters, since=utc(source.since), until=utc(source.until))
+    return choose(connection, Asked(ceil(now - source.since), now, by=by, filters=filters), 0)
+
+
+def _not_rolled(asked: Asked, family: Family) -> str | None:
     """What is asked for that no rollup knows."""
     names = asked.filters.names.keys()
+    if family is SIMILARITIES:
+        return "one scenario" if names else asked.by and f"one {asked.by} each"
     if "instance" in names:
         return "one instance"
     if asked.by in BUCKETS and not names <= _EVERYWHERE:

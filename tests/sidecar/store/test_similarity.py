@@ -38,6 +38,7 @@ def test_points_by_kind_and_step(database_url: str) -> None:
     draft, replay = found["points"]
     assert draft == {
         "at": None,
+        "group": None,
         "kind": "draft",
         "pairs": 36,
         "mean": pytest.approx(sum(known) / 36),
