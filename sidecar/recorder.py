@@ -60,6 +60,7 @@ from .store.writer import Writer
 from .tap.tap import Facts, TapContext
 from .tasks import Tasks
 from .texts.keeper import Transcripts
+from .versions import Versions
 
 _log = logging.getLogger(__name__)
 
@@ -143,7 +144,10 @@ class Recorder:
             SPECULATIVE,
             lambda what: self.controller.steered(what),
             self._swapped,
+            self._noticed,
         )
+        #: What runs, and rows of it.
+        self.versions = Versions(settings.instance, self.writer.put_version)
         self.joiner: Joiner | None = None
         if self.feed is not None:
             feed = self.feed
@@ -228,6 +232,7 @@ class Recorder:
     def start(self) -> None:
         """Start writing, and asking the servers what they are. Must run in the event loop."""
         self.writer.start()
+        self.versions.started(version("specwatch"), self.settings, time.time())
         self.keeper.start()
         self.tap.later = partial(asyncio.get_running_loop().call_later, _READ_AFTER_S)
         self.tasks.spawn(self._keep_facts(), "facts")
@@ -453,6 +458,16 @@ class Recorder:
     def _swapped(self, checkpoint: str) -> None:
         if self.proposals is not None:
             self.proposals.swapped(checkpoint)
+
+    def _noticed(self, upstream: str) -> None:
+        """An upstream has told what it is."""
+        found = self.steering.what_runs(upstream)
+        if upstream == SPECULATIVE:
+            found["draft_model"] = self._draft_model(upstream)
+            if found["num_speculative_tokens"] is None and self.feed is not None:
+                told = {core.num_speculative_tokens for core in self.feed.cores}
+                found["num_speculative_tokens"] = told.pop() if len(told) == 1 else None
+        self.versions.seen(upstream, found, time.time())
 
     async def _keep_facts(self) -> None:
         while True:

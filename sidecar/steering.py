@@ -21,7 +21,8 @@ class Steering:
 
     `urls` are the servers' by name, `configured` what is known of them unasked; `token` is the control routes',
     `steered` names the server that takes orders. `changed` is called after each order that was carried out, with what
-    was done and why, and `swapped` with the checkpoint after each swap.
+    was done and why, `swapped` with the checkpoint after each swap, and `noticed` with the name of a server each time
+    that it was asked what it is and all of that is known.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class Steering:
         steered: str,
         changed: Callable[[str], None],
         swapped: Callable[[str], None] = lambda checkpoint: None,
+        noticed: Callable[[str], None] = lambda upstream: None,
     ) -> None:
         self._client = client
         self._urls = urls
@@ -43,13 +45,17 @@ class Steering:
         self.steered = steered
         self._changed = changed
         self._swapped = swapped
+        self._noticed = noticed
         #: Of every server, by name.
         self.facts = {name: configured.get(name, _NO_FACTS) for name in urls}
         #: Served model names.
         self.models: set[str] = set()
+        self._served: dict[str, list[str]] = {}
         self._versions: dict[str, str | None] = {}
         #: Engine cores by server, as they last answered; none where the plugin said that it does not work.
         self._known: dict[str, list[EngineState]] = {}
+        #: Servers whose plugin has answered, or which turned out to have none.
+        self._looked_at: set[str] = set()
         self._complaints: dict[str, str] = {}
         #: Versions that rows tell of, or that were the first.
         self._told_version: dict[str, str] = {}
@@ -67,12 +73,22 @@ class Steering:
         """The lowest cap of the steered engine's cores, as they last answered; None: there is none."""
         return min((each.cap for each in self._known.get(self.steered, ()) if each.cap is not None), default=None)
 
+    def what_runs(self, name: str) -> dict[str, str | int | None]:
+        """What a server is, by what is told of it; None: not known."""
+        facts, models = self.facts[name], ", ".join(sorted(self._served.get(name, ())))
+        return {
+            "vllm": self._versions.get(name),
+            "models": models or None,
+            "draft_model": facts.draft_model,
+            "num_speculative_tokens": facts.num_speculative_tokens,
+        }
+
     async def look_round(self) -> bool:
         """Ask every server what it is. Returns whether every one has answered by now."""
         for name, url in self._urls.items():
             found = await read_server(self._client, url)
             if found is not None:
-                self._versions[name] = found[0]
+                self._versions[name], self._served[name] = found
                 self.models.update(found[1])
             if self._can_ask:
                 answer = await self._look(name)
@@ -96,8 +112,11 @@ class Steering:
                 self._known[name] = []
             elif not error.unanswered:
                 self._known.pop(name, None)
+            if not error.unanswered:
+                self._looked_at.add(name)
             return error
         self._known[name] = states
+        self._looked_at.add(name)
         self._set_facts(name)
         return states
 
@@ -114,6 +133,9 @@ class Steering:
             self._told_version[name] = version
             if known is not None:
                 self._changed(f"the upstream {name} is vLLM {version} now, and was {known}")
+        # Before its plugin was asked, the settings would be told in place of what it knows better.
+        if name in self._versions and (name in self._looked_at or not self._can_ask):
+            self._noticed(name)
 
     async def set_cap(self, cap: int | None, mode: str | None, reason: str) -> list[EngineState]:
         """Have at most `cap` tokens drafted a step, None: the engine's default. Raises EngineError."""

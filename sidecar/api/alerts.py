@@ -5,6 +5,7 @@ import logging
 from anyio import to_thread
 from fastapi import APIRouter, Response
 
+from alerts.runbook import sections
 from sidecar.store.queries import DatabaseUnavailable
 
 from . import models
@@ -23,6 +24,11 @@ def router(deps: ApiDeps) -> APIRouter:
         return Response(
             models.Alerts(**deps.alerts(), history=history).model_dump_json(), media_type="application/json"
         )
+
+    @made.get("/runbook", response_model=models.Runbook)
+    def runbook() -> Response:
+        """What each shipped alert means, what to look at, what to do."""
+        return Response(models.Runbook(alerts=sections()).model_dump_json(), media_type="application/json")
 
     return made
 

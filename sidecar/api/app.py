@@ -18,7 +18,7 @@ from sidecar.store.cursor import BadCursor
 from sidecar.store.queries import DatabaseUnavailable
 from sidecar.store.source import TooManyRows
 
-from . import alerts, audit, engine, errors, models, texts, windows
+from . import alerts, audit, engine, errors, events, models, texts, windows
 from .auth import NEEDS_CONTROL, Guard, Tokens
 from .deps import ApiDeps
 from .params import DraftsQuery, PageQuery, RowQuery, SeriesParams, SeriesQuery, StepQuery, SummaryQuery
@@ -44,6 +44,7 @@ def create_app(deps: ApiDeps) -> FastAPI:
     app.include_router(engine.router(deps), prefix="/api/v1")
     app.include_router(windows.router(deps), prefix="/api/v1")
     app.include_router(alerts.router(deps), prefix="/api/v1")
+    app.include_router(events.router(deps), prefix="/api/v1")
     app.include_router(audit.router(deps), prefix="/api/v1", dependencies=[NEEDS_CONTROL])
     return app
 

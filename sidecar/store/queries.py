@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from . import alerts, audit, pages, summary, texts
+from . import alerts, audit, events, pages, summary, texts
 from .engine import READ_TIMEOUT_S, reading_engine, silence_ends
 from .expressions import Filters
 from .latency import latency_series
@@ -151,6 +151,21 @@ class Reader:
         """`AlertEvent` rows of all instances, newest first."""
         with self._connect() as connection:
             return alerts.newest(connection, max(1, min(limit, MAX_ALERTS)))
+
+    def events(
+        self,
+        since: datetime,
+        until: datetime | None = None,
+        kinds: frozenset[events.Kind] = frozenset(),
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> tuple[list[events.Happened], str | None]:
+        """What happened in [since, until), of all instances, newest first; and the next page's cursor.
+
+        At most `limit`, up to MAX_EVENTS; `kinds`: empty, all. Raises BadCursor.
+        """
+        with self._connect() as connection:
+            return events.page(connection, since, until, kinds, limit, cursor)
 
     def audit(self, limit: int) -> list[dict[str, Any]]:
         """`AuditEntry` rows of all instances, newest first."""

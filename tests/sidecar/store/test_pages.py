@@ -255,6 +255,7 @@ def test_every_query_uses_an_index(store: Rolled, monkeypatch: pytest.MonkeyPatc
             lambda: reader.last_100(NOW),
             lambda: reader.transitions(),
             lambda: reader.alerts(),
+            lambda: reader.events(utc(NOW), None, limit=10),
         ],
     )
     assert len(asked) > 50
@@ -266,5 +267,13 @@ def test_every_query_uses_an_index(store: Rolled, monkeypatch: pytest.MonkeyPatc
             plan = connection.exec_driver_sql(("EXPLAIN QUERY PLAN " if sqlite else "EXPLAIN ") + statement, parameters)
             for line in [str(row[-1]) for row in plan]:
                 whole = line.strip().startswith("SCAN") and "INDEX" not in line if sqlite else "Seq Scan" in line
-                tables = ("requests", "rollups", "similarities", "similarity_rollups", "transitions", "alerts")
+                tables = (
+                    "requests",
+                    "rollups",
+                    "similarities",
+                    "similarity_rollups",
+                    "transitions",
+                    "alerts",
+                    "versions",
+                )
                 assert not (whole and any(table in line.split() for table in tables)), (statement, line)

@@ -22,7 +22,16 @@ from sidecar.record import Acceptance
 from sidecar.store import schema
 from sidecar.store.engine import reading_engine
 from sidecar.store.quarantine import NAME
-from sidecar.store.rows import MAX_RAW, AuditRow, CountersRow, MovedToken, SimilarityRow, TextRow, Transition
+from sidecar.store.rows import (
+    MAX_RAW,
+    AuditRow,
+    CountersRow,
+    MovedToken,
+    SimilarityRow,
+    TextRow,
+    Transition,
+    VersionRow,
+)
 from sidecar.store.spool import Spool
 from sidecar.store.writer import Writer
 
@@ -32,6 +41,7 @@ PAIR = SimilarityRow(NOW, "i", "r", "draft", 0.91, "ok", None, "m", False)
 SPAN = CountersRow(NOW, "i", "u", 1, 60.0, 30, 120, 90, (26, 20), 150, False, "server")
 TEXT = TextRow(NOW, "i", "r", "prompt", "s", "hello", False)
 ORDER = AuditRow(NOW, "i", "open", "127.0.0.1", "PUT", "/x", 200, "")
+VERSION = VersionRow(NOW, "i", "u", "vllm", "0.32.0")
 ALERT = Alert({"alertname": "A", "severity": "info", "instance": "i"}, {}, Status.FIRING, 1.0)
 EVENT = Event(2.0, Happening.NOTIFIED, ALERT, "hook")
 
@@ -48,6 +58,7 @@ GOOD: dict[str, tuple[str, Any]] = {
     "counters": ("put_counters", SPAN),
     "texts": ("put_text", TEXT),
     "audit": ("put_audit", ORDER),
+    "versions": ("put_version", VERSION),
     "alerts": ("put_alert", EVENT),
 }
 
@@ -61,7 +72,8 @@ def changed(item: Any, **fields: Any) -> Any:
 #: Stored all the same.
 MENDED: dict[str, dict[str, Any]] = {
     "requests": {
-        "odd text": {"scenario": ODD, "model": ODD, "request_id": ODD, "finish_reason": ODD, "fingerprint": ODD},
+        "odd text": {"scenario": ODD, "model": ODD, "request_id": ODD, "finish_reason": ODD, "reply_id": ODD},
+        "odd facts": {"fingerprint": ODD, "draft_model": ODD, "endpoint": ODD},
         "long text": {"request_id": LONG, "acceptance": Acceptance(reason=LONG, raw=LONG)},
         "not numbers": {"latency_ms": nan, "ttft_ms": inf, "tpot_ms": -inf, "temperature": 1e400, "queue_ms": nan},
         "edges": {"bytes_out": BIG - 1, "bytes_in": -BIG, "prompt_tokens": BIG - 1},
@@ -85,6 +97,7 @@ MENDED: dict[str, dict[str, Any]] = {
         "long text": {"text": LONG, "at": NOW + 1},
     },
     "audit": {"odd text": {"path": ODD, "client": ODD, "detail": LONG}},
+    "versions": {"odd text": {"upstream": ODD, "name": ODD, "value": LONG}},
     "alerts": {"odd text": {"receiver": ODD, "detail": LONG, "reason": ODD}},
 }
 
@@ -122,6 +135,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "counters": {"2^63": {"drafts": BIG}, "in a list": {"accepted_per_position": (HUGE,)}, "time": {"at": 1e18}},
     "texts": {"type": {"text": None}, "bytes": {"text": b"x"}, "time": {"at": nan}},
     "audit": {"2^63": {"status": BIG}, "type": {"path": None}, "time": {"at": inf}},
+    "versions": {"type": {"value": None}, "time": {"at": nan}},
     "alerts": {"time": {"at": nan}, "type": {"receiver": None}, "what": {"what": None}},
 }
 

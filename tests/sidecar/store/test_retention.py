@@ -88,7 +88,7 @@ def kept(shared: Kept) -> Kept:
     return shared
 
 
-@pytest.mark.parametrize("table", ["texts", "similarities", "counters", "alignments", "audit"])
+@pytest.mark.parametrize("table", ["texts", "similarities", "counters", "alignments", "audit", "versions"])
 def test_rows_go_by_their_age_to_the_second(kept: Kept, table: str) -> None:
     for i, ago in enumerate((0, 2.99, 3 + 1 / DAY, 4, 400)):
         kept.add(table, ago=ago, instance=f"i{i}")
