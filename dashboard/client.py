@@ -37,6 +37,8 @@ class Kind(StrEnum):
     DATABASE = "database"
     #: The sidecar understood and said no.
     REFUSED = "refused"
+    #: There is no request of this id, or not where it was looked for.
+    MISSING = "missing"
     UNEXPECTED = "unexpected"
 
 
@@ -117,12 +119,13 @@ class Client:
     def requests(self, **query: str | None) -> shapes.RequestPage:
         return self._get("requests", shapes.RequestPage, query)
 
-    def request(self, request_id: str) -> shapes.RequestRow:
-        return self._get(f"requests/{quote(request_id, safe='')}", shapes.RequestRow)
+    def request(self, request_id: str, until: str | None = None) -> shapes.RequestRow:
+        """The newest of this id, before `until`."""
+        return self._get(f"requests/{quote(request_id, safe='')}", shapes.RequestRow, {"until": until})
 
-    def texts(self, request_id: str) -> shapes.StoredTexts:
-        """Prompt and reply, where they are stored; for the control token only."""
-        return self._get(f"requests/{quote(request_id, safe='')}/texts", shapes.StoredTexts)
+    def texts(self, request_id: str, until: str | None = None) -> shapes.StoredTexts:
+        """Prompt and reply of the same, where they are stored; for the control token only."""
+        return self._get(f"requests/{quote(request_id, safe='')}/texts", shapes.StoredTexts, {"until": until})
 
     def drafts(self, limit: int) -> shapes.Drafts:
         """What the draft proposed for the last requests. The sidecar refuses where it keeps none."""
@@ -176,6 +179,8 @@ class Client:
             return Problem(Kind.UNAUTHORISED, f"The sidecar at {self.url} refused the admin token ({said}).")
         if response.status_code == 503:
             return Problem(Kind.DATABASE, f"The sidecar cannot read its database at the moment ({said}).")
+        if response.status_code == 404 and name.startswith("requests/"):
+            return Problem(Kind.MISSING, f"The sidecar answered {said}.")
         if 400 <= response.status_code < 500 and response.status_code != 404:
             return Problem(Kind.REFUSED, f"The sidecar refused: {said}.")
         return Problem(Kind.UNEXPECTED, f"{self.url}/api/v1/{name} answered {said}.")

@@ -19,6 +19,7 @@ WINDOW_WORDS = {
     "24h": "24 hours",
     "7d": "7 days",
 }
+WINDOW_MINUTES = {"15m": 15, "1h": 60, "6h": 360, "24h": 1440, "7d": 10080}
 #: Steps of the charts of a held time range, s, and how many a chart has at most.
 STEPS = {60: "1m", 300: "5m", 900: "15m", 3600: "1h", 7200: "2h", 21600: "6h", 86400: "1d"}
 MOST_STEPS = 100
@@ -144,9 +145,8 @@ def _held() -> tuple[datetime | None, datetime | None]:
 def _hold(chosen: Filters, *, disabled: bool) -> None:
     """Chooses a time range that does not move, for a link that shows the same tomorrow."""
     now = datetime.now(UTC).replace(second=0, microsecond=0)
-    minutes = {"15m": 15, "1h": 60, "6h": 360, "24h": 1440, "7d": 10080}[chosen.window]
     until = chosen.until or now + timedelta(minutes=1)
-    since = chosen.since or until - timedelta(minutes=minutes)
+    since = chosen.since or until - timedelta(minutes=WINDOW_MINUTES[chosen.window])
     label = "Hold" if chosen.since is None else f"Held: {since:%m-%d %H:%M} to {until:%m-%d %H:%M} UTC"
     with st.popover(label, icon=":material/push_pin:", disabled=disabled):
         st.caption("A time range that does not move with the clock, so that a link to it shows the same tomorrow. UTC.")

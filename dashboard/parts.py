@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from html import escape
 from typing import Any
+from urllib.parse import urlencode
 
 import streamlit as st
 
@@ -34,6 +35,7 @@ STYLE = """<style>
 .st-key-slo [data-testid="stMetricLabel"] p { font-size: 1.05rem; font-weight: 600; }
 [data-testid="stMetricLabel"] p { white-space: normal; overflow-wrap: anywhere; }
 [data-testid="stMetricLabel"], [data-testid="stMetricLabel"] > div { overflow: visible; white-space: normal; }
+.sw-link { text-decoration: underline; color: inherit; }
 @media (max-width: 640px) {
   .sw-head { font-size: 1.35rem; }
   .st-key-slo [data-testid="stMetricValue"] { font-size: 2.9rem; }
@@ -75,9 +77,17 @@ def tiles(row: Sequence[Tile]) -> None:
             tile(each)
 
 
-def chart(title: str, figure: Any, *, helped: str, key: str) -> None:
+def chart(title: str, figure: Any, *, helped: str, key: str, **options: Any) -> None:
     st.markdown(f"**{title}**", help=helped)
-    st.plotly_chart(figure, key=key, config={"displayModeBar": False, "responsive": True})
+    st.plotly_chart(figure, key=key, config={"displayModeBar": False, "responsive": True}, **options)
+
+
+def link(label: str, page: str, query: dict[str, str]) -> None:
+    """To another page, with what it shows: `query` is what its address holds.
+
+    By the address, as a page that Streamlit goes to by itself keeps its earlier choices against the address.
+    """
+    st.html(f'<a class="sw-link" href="{escape(page)}?{escape(urlencode(query))}">{escape(label)}</a>', width="content")
 
 
 def state(fallback: shapes.FallbackState) -> None:

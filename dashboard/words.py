@@ -109,8 +109,8 @@ DEFINITIONS = MappingProxyType(
             "unknown: there are none."
         ),
         "longest gap": "Longest pause between two reads of the reply. A read may bring many tokens.",
-        "queue": "Time in the engine's queue, as the engine reports it.",
         "concurrency": "Requests in flight at this upstream when the request was sent, itself included.",
+        "queue": "Time in the engine's queue, as the engine reports it.",
         "baseline": (
             "Requests served without speculation. true_ar: by an engine that never speculates (the upstream "
             "autoregressive). spec_disabled: by the engine that speculates for others, where they share its steps. "

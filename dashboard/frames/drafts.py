@@ -1,13 +1,19 @@
 """From drafts to HTML: what the draft proposed, token by token. Pure; no Streamlit, no network."""
 
+import itertools
+from collections.abc import Iterator, Sequence
 from html import escape
+from typing import NamedTuple
 
 from dashboard import shapes
 from dashboard.frames.base import count, ratio, utc
+from dashboard.frames.characters import MOST_PARTS, Piece, escaped, join
 from dashboard.words import NO_DATA
 
 #: Of one reply; a page of ten longer ones would be slow to draw.
 MOST_TOKENS = 400
+#: Stands for a part of a character.
+PART = "◌"
 
 STYLE = """<style>
 .sw-tokens { white-space: pre-wrap; overflow-wrap: anywhere; line-height: 1.75; font-size: .95rem; }
@@ -29,35 +35,92 @@ KEY = (
 )
 
 
+class _Shown(NamedTuple):
+    """Tokens that stand as one: one, or the parts of a character that are marked alike."""
+
+    mark: str
+    words: str
+    ids: tuple[int | None, ...]
+    text: str
+    #: Whether it ends within a character that another token completes.
+    open: bool = False
+    more: str = ""
+
+
 def tokens(draft: shapes.Draft) -> str:
     """The reply as HTML, with what was proposed in its place."""
     positions = [each for step in draft.steps for each in step]
-    parts = [_position(each) for each in positions[:MOST_TOKENS]]
+    shown: list[_Shown] = []
+    for each in _shown(positions[:MOST_TOKENS], whole=_tellable(draft)):
+        last = shown[-1] if shown else None
+        if last is not None and last.open and last.mark == each.mark:
+            shown[-1] = each._replace(ids=last.ids + each.ids, text=last.text + each.text)
+        else:
+            shown.append(each)
+    parts = [_span(each) for each in shown]
     if more := len(positions) - MOST_TOKENS:
         parts.append(f'<span class="sw-small"> … {count(more, "more token")}</span>' if more > 0 else "")
     return f'<div class="sw-tokens">{"".join(parts)}</div>'
 
 
-def _position(each: shapes.DraftPosition) -> str:
-    drafted, emitted = _text(each.draft, each.draft_id), _text(each.target, each.target_id)
+def marks(shown: str) -> str:
+    """What is meant by marks within `tokens`, in Markdown; empty where there is none."""
+    said = []
+    if PART in shown:
+        said.append(f"{PART}: the token holds a part of a character, and the next one of the reply the rest.")
+    if escaped(shown):
+        said.append("`\\x…`: bytes of a part of a character that no token completes, or so written by the model.")
+    return " ".join(said)
+
+
+def _tellable(draft: shapes.Draft) -> bool:
+    """Whether what looks like bytes is bytes: the whole text, which is told as it is, holds no such thing."""
+    return draft.final_text is not None and not any(map(escaped, (draft.final_text, draft.draft_text or "")))
+
+
+def _shown(positions: Sequence[shapes.DraftPosition], *, whole: bool) -> Iterator[_Shown]:
+    kept = [at for at, each in enumerate(positions) if each.mark != "discarded"]
+    joined = join if whole else _apart
+    emitted = dict(zip(kept, joined([positions[at].target for at in kept]), strict=True))
+    drafted: dict[int, Piece] = {}
+    for number, at in enumerate(kept):
+        if positions[at].mark == "rejected":
+            behind = itertools.takewhile(lambda i: positions[i].mark == "discarded", range(at + 1, len(positions)))
+            branch = [at, *behind]
+            before = [positions[i].target for i in kept[max(0, number - MOST_PARTS) : number]]
+            pieces = joined([*before, *(positions[i].draft for i in branch)])
+            drafted |= zip(branch, pieces[len(before) :], strict=True)
+    for at, each in enumerate(positions):
+        yield from _position(each, emitted.get(at, Piece("")), drafted.get(at, Piece(each.draft or "")))
+
+
+def _apart(texts: Sequence[str | None]) -> list[Piece]:
+    return [Piece(text or "") for text in texts]
+
+
+def _position(each: shapes.DraftPosition, emitted: Piece, drafted: Piece) -> Iterator[_Shown]:
+    put = emitted.text if each.target is not None else _unknown(each.target_id)
+    proposed = drafted.text if each.draft is not None else _unknown(each.draft_id)
     if each.mark == "rejected":
-        same = " The text is the target's own, by another id." if each.draft is not None and drafted == emitted else ""
-        return _span("rejected", _seen(drafted), f"rejected draft token, id {each.draft_id}.{same}") + _span(
-            "instead", _seen(emitted) if not emitted.strip() else emitted, f"the target's own, id {each.target_id}"
-        )
-    if each.mark == "discarded":
-        return _span("discarded", _seen(drafted), f"discarded draft token, id {each.draft_id}")
-    kind = each.mark.replace("_", " ")
-    return _span(each.mark, emitted, f"{kind}, id {each.target_id}")
+        same = each.draft is not None and each.draft == each.target
+        more = "." + (" The text is the target's own, by another id." if same else "")
+        yield _Shown("rejected", "rejected draft token", (each.draft_id,), _seen(proposed), drafted.open, more)
+        text = put if put.strip() else _seen(put)
+        yield _Shown("instead", "the target's own", (each.target_id,), text, emitted.open)
+    elif each.mark == "discarded":
+        yield _Shown("discarded", "discarded draft token", (each.draft_id,), _seen(proposed), drafted.open)
+    else:
+        yield _Shown(each.mark, each.mark.replace("_", " "), (each.target_id,), put, emitted.open)
 
 
-def _span(mark: str, text: str, told: str) -> str:
-    return f'<span class="sw-{mark}" title="{escape(told)}">{escape(text)}</span>'
+def _span(each: _Shown) -> str:
+    ids = ", ".join(map(str, each.ids))
+    told = f"{each.words}, {'id' if len(each.ids) == 1 else 'parts of a character, ids'} {ids}{each.more}"
+    text = each.text + (PART if each.open else "")
+    return f'<span class="sw-{each.mark}" title="{escape(told)}">{escape(text)}</span>'
 
 
-def _text(text: str | None, number: int | None) -> str:
-    if text is not None:
-        return text
+def _unknown(number: int | None) -> str:
     # Ids alone run into each other without a space.
     return " [not seen]" if number == -1 else f" [{number}]"
 

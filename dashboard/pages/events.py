@@ -1,11 +1,102 @@
-"""Events: what happened, and when."""
+"""Events: what happened and when, and p above it."""
+
+from collections import Counter
 
 import streamlit as st
 
+from dashboard import shapes
 from dashboard.filters import Filters
+from dashboard.frames import events as frames
+from dashboard.frames.base import plain, utc
+from dashboard.parts import DATA_SECONDS, answers, chart, link
+from dashboard.words import define
 
-USES = ("time", "names")
+USES = ("time",)
+EVERY = "All kinds"
+#: Events on the time line, and in the list at a time.
+MOST_MARKS, LISTED = 200, 25
+PAGES = "events_pages"
 
 
+@st.fragment(run_every=DATA_SECONDS)
 def page(chosen: Filters) -> None:
-    st.caption("Events")
+    with answers() as ask:
+        later_acceptance = ask.later(ask.acceptance, **chosen.time, step=chosen.step)
+        every = ask.events(**chosen.time, limit=str(MOST_MARKS))
+        acceptance = later_acceptance.result()
+        held = utc(acceptance.since), utc(acceptance.until)
+        if every.events:
+            chart(
+                "Acceptance rate p, and what happened (UTC)",
+                frames.time_line(every.events, acceptance, held),
+                helped=define("acceptance rate p", "event"),
+                key="time_line",
+            )
+            if every.next_cursor is not None:
+                st.caption(f"The time line shows the newest {MOST_MARKS} events of this time range.")
+        kind = _kind()
+        if not every.events:
+            _none(chosen)
+            return
+        cursors = _cursors((chosen, kind))
+        listed = ask.events(**chosen.time, kind=kind, limit=str(LISTED), cursor=cursors[-1] if cursors else None)
+        if not listed.events:
+            st.info(f"**No event of this kind in {chosen.words}.** {_appears(kind)}", icon=":material/event_available:")
+        _list(listed.events)
+        _turn(cursors, listed.next_cursor)
+
+
+def _kind() -> str | None:
+    kinds = {EVERY: None} | {lane.title: kind for kind, lane in frames.LANES.items()}
+    st.selectbox("Kind", list(kinds), key="kind", bind="query-params", width=220)
+    return kinds[st.session_state["kind"]]
+
+
+def _appears(kind: str | None) -> str:
+    told = [lane.told for name, lane in frames.LANES.items() if kind in (None, name)]
+    return f"Here stands when {'; when '.join(told)}."
+
+
+def _none(chosen: Filters) -> None:
+    st.info(f"**No events in {chosen.words}.** {_appears(None)}", icon=":material/event_available:")
+
+
+def _cursors(asked: tuple[Filters, str | None]) -> list[str]:
+    """Of the pages between the newest and the shown one; empty with another time range or kind."""
+    kept = st.session_state.get(PAGES)
+    if kept is None or kept[0] != asked:
+        kept = st.session_state[PAGES] = (asked, [])
+    cursors: list[str] = kept[1]
+    return cursors
+
+
+def _turn(cursors: list[str], following: str | None) -> None:
+    if not cursors and following is None:
+        return
+    with st.container(horizontal=True):
+        st.button("Newer", key="events_newer", disabled=not cursors, on_click=cursors.__delitem__, args=(-1,))
+        st.button("Older", key="events_older", disabled=following is None, on_click=cursors.append, args=(following,))
+
+
+def _list(events: list[shapes.Event]) -> None:
+    seen: Counter[str] = Counter()
+    for event in events:
+        name = f"event_{event.at.timestamp()}_{event.instance}_{event.kind}_{event.subject}_{event.what}"
+        seen[name] += 1
+        # By what it is and not by its place: what the reader has opened stays open when newer ones come.
+        with st.expander(
+            frames.heading(event), icon=f":material/{frames.sign(event).icon}:", key=f"{name}_{seen[name]}"
+        ):
+            _one(event)
+
+
+def _one(event: shapes.Event) -> None:
+    for told, value in frames.evidence(event.evidence or {}):
+        st.markdown(f"{plain(told)}: **{plain(value)}**")
+    if not event.evidence:
+        st.caption("No figures are kept with this event.")
+    st.caption(plain(f"Told by instance {event.instance}, {utc(event.at):%Y-%m-%d %H:%M:%S} UTC"))
+    around, names = frames.around(event), frames.slice_of(event)
+    with st.container(horizontal=True):
+        link("Requests around it", "requests", around | names)
+        link(f"Truncation{' of its slice' if names else ''} around it", "truncation", around | names)
