@@ -31,7 +31,7 @@ _DRY_RUN = "dry run: "
 #: What is told of an upstream, in words.
 _NAMES = {
     "vllm": "vLLM",
-    "models": "served models",
+    "models": "the list of served models",
     "draft_model": "the draft model",
     "num_speculative_tokens": "the number of draft tokens a step (k)",
 }

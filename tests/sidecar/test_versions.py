@@ -1,13 +1,25 @@
 """What runs is told once and with each change, and no secret is."""
 
+import asyncio
+import sqlite3
+from contextlib import closing
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from pydantic import SecretStr
+from support.steered_engine import TOKEN, SteeredEngine
+from support.upstream import Upstream, running
 
 from sidecar.settings import load
+from sidecar.steering import Steering
 from sidecar.store.rows import VersionRow
+from sidecar.tap.tap import Facts
 from sidecar.versions import HIDDEN, Versions, changed_settings
+
+from .test_app import Process, sidecar
 
 SECRET = "s3cret"
 
@@ -78,3 +90,103 @@ def test_an_upstream_is_told_when_it_is_known_and_when_it_changes() -> None:
         (5.0, "u", "vllm", "2"),
         (6.0, "u", "vllm", "1"),
     ]
+
+
+class Loading(SteeredEngine):
+    """Its control route comes later than the rest."""
+
+    loading = True
+
+    async def handler(self, upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            body = await upstream.read_request(reader)
+            method, path, _ = upstream.heads[-1].split(b" ", 2)
+            if self.loading and path.startswith(b"/specwatch/"):
+                writer.close()
+                return
+            writer.write(self._answer(method.decode(), path.decode(), upstream.heads[-1], body))
+            await writer.drain()
+
+
+async def test_an_upstream_is_told_once_its_plugin_was_asked() -> None:
+    """Else every restart would tell of the settings first, and then of what the plugin knows better."""
+    engine, told = Loading(), list[dict[str, Any]]()
+    configured = {"u": Facts("mine", 3)}
+    async with running(engine.handler) as server, httpx.AsyncClient(trust_env=False) as http:
+
+        def steering(token: str | None) -> Steering:
+            secret = None if token is None else SecretStr(token)
+            made = Steering(
+                http,
+                {"u": server.url},
+                configured,
+                secret,
+                "u",
+                lambda what: None,
+                noticed=lambda name: told.append(made.what_runs(name)),
+            )
+            return made
+
+        made = steering(TOKEN)
+        await made.look_round()
+        assert made.facts["u"].draft_model == "mine"
+        assert told == []
+        engine.loading = False
+        await made.look_round()
+        known = {"vllm": "0.32.0", "models": "m", "draft_model": "draft_a", "num_speculative_tokens": 4}
+        assert told
+        assert all(each == known for each in told)
+        told.clear()
+        await made.swap("/models/draft_b", "")
+        assert told[-1] == known | {"draft_model": "draft_b"}
+        # Without a plugin, and where it is not asked, all is known that ever will be.
+        for other, has_route in ((steering(TOKEN), False), (steering(None), True)):
+            engine.has_route = has_route
+            told.clear()
+            await other.look_round()
+            assert told[-1] == known | {"draft_model": "mine", "num_speculative_tokens": 3}
+
+
+async def test_restarts_and_changes_are_events(tmp_path: Path) -> None:
+    engine = SteeredEngine()
+    environment = {"SPECWATCH_ENGINE_TOKEN": TOKEN, "SPECWATCH_INSTANCE": "here"}
+
+    async def events(made: Process, count: int) -> list[str]:
+        """Words of the first so many, oldest first."""
+        for _ in range(400):
+            found = (await made.get("/api/v1/events?kind=version")).json().get("events", [])
+            if len(found) >= count:
+                break
+            await asyncio.sleep(0.05)
+        return [each["words"] for each in reversed(found)]
+
+    async with running(engine.handler) as server:
+        started = f"Specwatch {version('specwatch')} started"
+        known = [
+            started,
+            "speculative: vLLM is 0.32.0",
+            "speculative: the list of served models is m",
+            "speculative: the draft model is draft_a",
+            "speculative: the number of draft tokens a step (k) is 4",
+        ]
+        async with sidecar(tmp_path, server.url, "--draft-model", "mine", **environment) as made:
+            assert await events(made, 5) == known
+            known.append("speculative: the draft model is draft_b, and was draft_a")
+            async with httpx.AsyncClient(trust_env=False) as http:
+                await http.put(f"{made.admin}/api/v1/engine/draft", json={"checkpoint": "/models/draft_b"})
+            assert await events(made, 6) == known
+            said = await made.stop()
+        async with sidecar(tmp_path, server.url, **environment) as made:
+            found = await events(made, 8)
+            # The ports are others each time.
+            assert [words for words in found if "127.0.0.1" not in words] == [
+                *known,
+                "Setting draft_model is at its default again, and was mine",
+                started,
+            ]
+            assert "Setting spool" not in str(found)
+            said += await made.stop()
+    assert TOKEN not in said + str(found)
+    with closing(sqlite3.connect(tmp_path / "specwatch.db")) as database:
+        rows = database.execute("SELECT name, value FROM versions WHERE name LIKE 'settings.%_token'").fetchall()
+    assert rows == [("settings.engine_token", HIDDEN)] * 2
