@@ -5,7 +5,6 @@ their JSON there. Whatever touches the fallback runs on the event loop, where th
 """
 
 import logging
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,12 +15,11 @@ from pydantic import BaseModel
 from sidecar.control.fallback import NOWHERE, REMEDY
 from sidecar.store.cursor import BadCursor
 from sidecar.store.queries import DatabaseUnavailable
-from sidecar.store.source import TooManyRows
 
-from . import alerts, audit, engine, errors, events, models, texts, windows
+from . import alerts, audit, engine, errors, events, figures, models, similarity, texts, windows
 from .auth import NEEDS_CONTROL, Guard, Tokens
 from .deps import ApiDeps
-from .params import DraftsQuery, PageQuery, RowQuery, SeriesParams, SeriesQuery, StepQuery, SummaryQuery
+from .params import DraftsQuery, PageQuery, RowQuery, WindowQuery
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +36,10 @@ def create_app(deps: ApiDeps) -> FastAPI:
     app.add_middleware(Guard, deps=deps, tokens=tokens)
     app.include_router(_health(deps))
     app.include_router(texts.router(deps), prefix="/api/v1", dependencies=[NEEDS_CONTROL])
-    app.include_router(_figures(deps), prefix="/api/v1")
+    app.include_router(_summary(deps), prefix="/api/v1")
+    app.include_router(figures.router(deps), prefix="/api/v1")
+    app.include_router(similarity.router(deps), prefix="/api/v1")
+    app.include_router(_rows(deps), prefix="/api/v1")
     app.include_router(_drafts(deps), prefix="/api/v1")
     app.include_router(_fallback(deps), prefix="/api/v1")
     app.include_router(engine.router(deps), prefix="/api/v1")
@@ -78,15 +79,19 @@ def _health(deps: ApiDeps) -> APIRouter:
     return router
 
 
-def _figures(deps: ApiDeps) -> APIRouter:
+def _summary(deps: ApiDeps) -> APIRouter:
     router = APIRouter()
-    reader = deps.reader
 
     @router.get("/summary", response_model=models.Summary)
-    def summary(query: SummaryQuery) -> Response:
-        """The figures of one window, and how things stand."""
+    def summary(query: WindowQuery) -> Response:
+        """The figures of one window, and how things stand.
+
+        Filters are of last_100, acceptance, truncation, latency, slo, traffic, and of the rows that coverage counts;
+        all else is of the whole sidecar.
+        """
         now = deps.now()
-        found = reader.summary(query.window, now)
+        with figures.refusals(query):
+            found = deps.reader.summary(query.window, now, query.filters())
         found["versions"]["specwatch"] = deps.version
         found["coverage"]["engines"] = from_thread.run_sync(deps.counters)
         return _json(
@@ -96,7 +101,7 @@ def _figures(deps: ApiDeps) -> APIRouter:
                 instance=deps.instance,
                 fallback=from_thread.run_sync(deps.fallback.state),
                 alignment=from_thread.run_sync(_alignment, deps).short(),
-                similarity=_similarity(deps),
+                similarity=similarity.state(deps),
                 quality=models.Quality(**from_thread.run_sync(deps.quality)).short(),
                 alerts=from_thread.run_sync(alerts.firing, deps),
                 database=_database(deps),
@@ -105,29 +110,12 @@ def _figures(deps: ApiDeps) -> APIRouter:
             )
         )
 
-    @router.get("/acceptance", response_model=models.AcceptanceSeries)
-    def acceptance(query: SeriesQuery) -> Response:
-        """Pooled acceptance rate p and mean acceptance length."""
-        return _json(models.AcceptanceSeries(**_series(deps, reader.acceptance, query)))
+    return router
 
-    @router.get("/truncation", response_model=models.TruncationSeries)
-    def truncation(query: SeriesQuery) -> Response:
-        """First rejections by position in the draft."""
-        return _json(models.TruncationSeries(**_series(deps, reader.truncation, query)))
 
-    @router.get("/latency", response_model=models.LatencySeries)
-    def latency(query: SeriesQuery) -> Response:
-        """Quantiles of ok requests, with and without speculation."""
-        return _json(models.LatencySeries(**_series(deps, reader.latency, query)))
-
-    @router.get("/similarity", response_model=models.SimilaritySeries)
-    def similarity(query: StepQuery) -> Response:
-        """How alike draft and final texts are, and replies with and without speculation."""
-        try:
-            found = reader.similarity(query.window, query.step, deps.now())
-        except ValueError as error:
-            raise errors.invalid("step", str(error)) from None
-        return _json(models.SimilaritySeries(**found, last_100=_similarity(deps)))
+def _rows(deps: ApiDeps) -> APIRouter:
+    router = APIRouter()
+    reader = deps.reader
 
     @router.get("/requests", response_model=models.RequestPage)
     def requests(query: PageQuery) -> Response:
@@ -191,10 +179,6 @@ def _alignment(deps: ApiDeps) -> models.Alignment:
     return models.NO_ALIGNMENT if deps.alignment is None else models.Alignment(**deps.alignment())
 
 
-def _similarity(deps: ApiDeps) -> models.SimilarityState:
-    return models.SimilarityState(**from_thread.run_sync(deps.similarity))
-
-
 def _fallback(deps: ApiDeps) -> APIRouter:
     router = APIRouter()
 
@@ -225,15 +209,6 @@ def _history(deps: ApiDeps) -> list[models.Transition]:
     except DatabaseUnavailable as error:
         log.warning("%s", error)
         return []
-
-
-def _series(deps: ApiDeps, read: Callable[..., dict[str, Any]], query: SeriesParams) -> dict[str, Any]:
-    try:
-        return read(query.window, query.step, query.by, query.filters(), deps.now())
-    except TooManyRows as error:
-        raise errors.invalid("window", str(error)) from None
-    except ValueError as error:
-        raise errors.invalid("step", str(error)) from None
 
 
 def _iso(time: datetime) -> str:

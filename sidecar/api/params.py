@@ -84,22 +84,41 @@ class FilterParams(BaseModel):
         )
 
 
-class SummaryParams(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class WindowParams(FilterParams):
     window: Duration = 3600
 
 
-class StepParams(SummaryParams):
-    #: Left out, the answer is not split by time.
-    step: Duration | None = None
-
-
-class SeriesParams(FilterParams):
-    window: Duration = 3600
+class SeriesParams(WindowParams):
     #: Left out, the answer is not split by time.
     step: Duration | None = None
     by: By | None = None
+
+
+class PairsWindowParams(BaseModel):
+    """A window of pairs of texts, which know no more than a scenario."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    window: Duration = 3600
+    scenario: str | None = None
+    #: Inclusive.
+    since: Time | None = None
+    #: Exclusive.
+    until: Time | None = None
+
+    def filters(self) -> Filters:
+        return Filters(scenario=self.scenario, since=self.since, until=self.until)
+
+
+class SimilarityParams(PairsWindowParams):
+    #: Left out, the answer is not split by time.
+    step: Duration | None = None
+    by: Literal["scenario"] | None = None
+
+
+class PairsParams(PairsWindowParams):
+    kind: Literal["draft", "replay"] | None = None
+    limit: int = Field(20, ge=1, le=100)
 
 
 class PageParams(FilterParams):
@@ -136,9 +155,11 @@ class WindowsParams(BaseModel):
 
 
 WindowsQuery = Annotated[WindowsParams, Query()]
-SummaryQuery = Annotated[SummaryParams, Query()]
-StepQuery = Annotated[StepParams, Query()]
+WindowQuery = Annotated[WindowParams, Query()]
 SeriesQuery = Annotated[SeriesParams, Query()]
+PairsWindowQuery = Annotated[PairsWindowParams, Query()]
+SimilarityQuery = Annotated[SimilarityParams, Query()]
+PairsQuery = Annotated[PairsParams, Query()]
 RowQuery = Annotated[RowParams, Query()]
 PageQuery = Annotated[PageParams, Query()]
 DraftsQuery = Annotated[DraftsParams, Query()]

@@ -14,7 +14,8 @@ from typing import Any
 from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from . import alerts, audit, events, pages, summary, texts
+from . import alerts, audit, events, pages, pairs, summary, texts
+from .distribution import distribution
 from .engine import READ_TIMEOUT_S, reading_engine, silence_ends
 from .expressions import Filters
 from .latency import latency_series
@@ -22,7 +23,8 @@ from .rows import clean
 from .schema import transitions
 from .series import acceptance_series, truncation_series
 from .similarity import similarity_series
-from .source import REQUESTS, SIMILARITIES, Asked, Family, Source, choose
+from .source import ANY, REQUESTS, SIMILARITIES, Asked, Family, Source, choose
+from .traffic import traffic_series
 
 #: Windows of at most so many rows are answered from these, larger ones from rollups.
 EXACT_ROWS = 20_000
@@ -55,11 +57,19 @@ class Reader:
     def close(self) -> None:
         self._engine.dispose()
 
-    def summary(self, window_s: int, now: float) -> dict[str, Any]:
+    def summary(self, window_s: int, now: float, filters: Filters = ANY) -> dict[str, Any]:
         """The parts of `Summary` that the database knows: last_100, acceptance, truncation, latency, slo,
         traffic, coverage, versions but for Specwatch's own, and `Answered`."""
         with self._connect() as connection:
-            return summary.summary(connection, self._choose(connection, Asked(window_s, now)), now)
+            source = self._choose(connection, Asked(window_s, now, filters=filters))
+            return summary.summary(connection, source, now)
+
+    def traffic(
+        self, window_s: int, step_s: int | None, by: str | None, filters: Filters, now: float
+    ) -> dict[str, Any]:
+        """`TrafficSeries`: all requests of each point."""
+        with self._connect() as connection:
+            return traffic_series(connection, self._choose(connection, Asked(window_s, now, step_s, by, filters)))
 
     def last_100(self, now: float) -> dict[str, Any]:
         """`AcceptanceFigures` of the last 100 requests that speculated, however long ago."""
@@ -87,11 +97,32 @@ class Reader:
         with self._connect() as connection:
             return latency_series(connection, self._choose(connection, Asked(window_s, now, step_s, by, filters)))
 
-    def similarity(self, window_s: int, step_s: int | None, now: float) -> dict[str, Any]:
-        """`SimilaritySeries`, but for its `last_100`: a point per kind, and per step."""
+    def distribution(self, window_s: int, filters: Filters, now: float) -> dict[str, Any]:
+        """`LatencyDistribution`: values of ok requests at some hundred ranks."""
         with self._connect() as connection:
-            source = self._choose(connection, Asked(window_s, now, step_s), SIMILARITIES)
-            return similarity_series(connection, source)
+            return distribution(connection, self._choose(connection, Asked(window_s, now, filters=filters)))
+
+    def similarity(
+        self, window_s: int, step_s: int | None, now: float, by: str | None = None, filters: Filters = ANY
+    ) -> dict[str, Any]:
+        """`SimilaritySeries`, but for its `last_100`: a point per kind, step and group. `by`: only scenario."""
+        with self._connect() as connection:
+            asked = Asked(window_s, now, step_s, by, filters)
+            return similarity_series(connection, self._choose(connection, asked, SIMILARITIES))
+
+    def similarity_histogram(self, window_s: int, filters: Filters, now: float) -> dict[str, Any]:
+        """`SimilarityHistogram`; of rollups, from sketches."""
+        with self._connect() as connection:
+            asked = Asked(window_s, now, filters=filters)
+            return pairs.histogram(connection, self._choose(connection, asked, SIMILARITIES))
+
+    def similarity_pairs(
+        self, window_s: int, kind: str | None, limit: int, filters: Filters, now: float
+    ) -> dict[str, Any]:
+        """`SimilarityPairs`: at most `limit`, the lowest score first."""
+        with self._connect() as connection:
+            asked = Asked(window_s, now, filters=filters, only_rows="single pairs")
+            return pairs.lowest(connection, self._choose(connection, asked, SIMILARITIES), kind, limit)
 
     def requests(
         self,
