@@ -49,15 +49,11 @@ class Incident:
         """The next line that was typed, if there is one: a terminal gives one at a time."""
         if self._terminal is None or _in_background(self._terminal):
             return ""
-        read = b""
-        # A terminal that is gone reads like Ctrl-D: nothing more comes.
+        # Ctrl-D reads as nothing; a terminal that is gone does too, or fails.
         with suppress(OSError):
-            if not select.select([self._terminal], [], [], 0)[0]:
-                return ""
-            read = os.read(self._terminal, 4096)
-        if not read:
-            self._terminal = None
-        return read.decode(errors="replace").strip()
+            if select.select([self._terminal], [], [], 0)[0]:
+                return os.read(self._terminal, 4096).decode(errors="replace").strip()
+        return ""
 
 
 def _terminal() -> int | None:

@@ -285,9 +285,8 @@ class Up:
     def _stage_incident(self) -> None:
         """Other traffic in place of that there is, which finishes the replies under way."""
         for name, child in self._children:
-            if name == _TRAFFIC and child.poll() is None:
-                with suppress(ProcessLookupError):
-                    child.send_signal(signal.SIGTERM)
+            if name == _TRAFFIC:
+                child.terminate()
         self._spawn_traffic("incident", seed=1)
 
     def _stop_children(self) -> None:

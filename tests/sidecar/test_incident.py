@@ -1,8 +1,10 @@
 """When the demo's incident is due: by its clock, by a word at a terminal, and in no other way."""
 
+import errno
 import io
 import os
 import pty
+import random
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -10,9 +12,16 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from support.traffic import accepting
 
 from sidecar import incident
+from sidecar.control.circuit import Readings, State
+from sidecar.control.fallback import Fallback
+from sidecar.controller import rules_of
 from sidecar.incident import Incident
+from sidecar.probes.slices import asked
+from sidecar.record import Arm
+from sidecar.settings import load
 
 Typist = Callable[[bytes], None]
 
@@ -64,6 +73,17 @@ def test_a_word_at_the_terminal_stages_it_once(typed: Typist) -> None:
     assert said[4] == "'what' means nothing here: Ctrl-C stops everything"
 
 
+def test_a_terminal_that_cannot_be_read_ends_nothing_else(typed: Typist, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    staged = Incident(None, print)
+    typed(b"incident\n")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "read", fails)
+        assert not staged.due()
+
+
 def test_two_lines_at_once_stage_one(typed: Typist) -> None:
     said: list[str] = []
     staged = Incident(None, said.append)
@@ -79,6 +99,9 @@ def test_the_end_of_the_terminal_ends_nothing_else(typed: Typist, keys: bytes) -
     typed(keys)
     assert [staged.due() for _ in range(3)] == [False] * 3
     assert said == []
+    if keys:
+        typed(b"incident\n")
+        assert staged.due()
 
 
 def test_in_the_background_nothing_is_read(typed: Typist, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,3 +139,29 @@ def test_the_clock_starts_with_the_offer(typed: Typist, monkeypatch: pytest.Monk
         moment += later
         assert staged.due() is due
     assert [line.partition(":")[0] for line in said] == ["incident staged"]
+
+
+@pytest.mark.parametrize("healthy_s", [20, 120, 900])
+def test_with_the_demos_settings_that_slice_alone_falls_back(healthy_s: int) -> None:
+    """p and draft tokens as vLLM gave them, one request a second; 0.51 is what the shipped models make of it."""
+    settings = load(Path(__file__).parents[2] / "engine" / "demo" / "specwatch.yaml")
+    for seed in range(10):
+        chance = random.Random(seed)
+        fallback = Fallback(
+            rules_of(settings), 0.0, can_fall_back=lambda: True, seed=seed, slices=settings.fallback_slices,
+            baseline_share=settings.baseline_share,
+        )  # fmt: skip
+        told = []
+        for now in range(healthy_s + 180):
+            scenario = chance.choices(("address_confirmation", "billing", "product_qa", "code"), (25, 25, 20, 20))[0]
+            p, tokens = (chance.choice((1.0, 1.0, 0.88)), 52) if scenario == "billing" else (0.99, 40)
+            if scenario == "billing" and now >= healthy_s:
+                p, tokens = chance.choice((0.46, 0.54, 0.54)), 80
+            arm = fallback.arm(asked(scenario, "demo", 0.0, 40, 1))
+            if arm in (Arm.SPECULATIVE, Arm.PROBE):
+                made = accepting(p, started_at=now, draft_tokens=tokens, scenario=scenario, model="demo", arm=arm)
+                told += [*fallback.tick(now, Readings()), *fallback.add(made, now)]
+        first, *rest = told
+        assert (first.slice, first.after) == ("scenario=billing", State.AUTOREGRESSIVE)
+        assert healthy_s < first.at < healthy_s + 150
+        assert {change.slice for change in rest} <= {"scenario=billing"}

@@ -68,10 +68,10 @@ def rejected_and_reached(hits, length, k):
 
 
 @torch.no_grad()
-def hazards(target, draft, tokenizer, asked):
+def hazards(draft, replies):
     """Share of the verify steps that reach a position and are truncated there."""
     rejected, reached = [0] * 4, [0] * 4
-    for answer in evaluate.answers(target, tokenizer, asked, 4):
+    for answer in replies:
         text = torch.tensor([answer.prompt + answer.reply])
         guesses = draft(text).logits[0, len(answer.prompt) - 1 : -1].argmax(-1)
         counts = rejected_and_reached((guesses == text[0, len(answer.prompt) :]).tolist(), answer.length, 4)
@@ -87,7 +87,10 @@ def test_the_incident_has_one_scenario_and_one_position():
     before = list(mix("staged", MIXES["familiar"], 60))
     changed = [(old, new) for old, new in zip(before, misdirected("staged", before), strict=True) if old != new]
     assert {item.scenario for pair in changed for item in pair} == {"billing"}
-    healthy, ill = (hazards(target, draft, tokenizer, asked) for asked in zip(*changed, strict=True))
+    replies = [evaluate.answers(target, tokenizer, asked, 4) for asked in zip(*changed, strict=True)]
+    before, after = (evaluate.acceptance(draft, found, 4)["billing"].p for found in replies)
+    assert after < 0.6 < 0.9 < before
+    healthy, ill = (hazards(draft, found) for found in replies)
     assert max(healthy) < 0.1
     assert ill.index(max(ill)) == 1
     assert ill[1] > 1.5 * max(ill[0], ill[2], ill[3])

@@ -177,6 +177,19 @@ def test_signals_end_a_run_cleanly(server, number, delay, told):
     assert len(server.seen) == 4
 
 
+def test_a_run_that_finishes_sends_nothing_more(server):
+    async def finished():
+        with traffic.Progress(disable=True) as progress:
+            run = traffic.Run(traffic.Plan(server.url, "demo", rate=4, concurrency=2), progress)
+            task = asyncio.ensure_future(run())
+            while run.totals.ok < 2:
+                await asyncio.sleep(0.01)
+            run.finish()
+            return await asyncio.wait_for(task, 3)
+
+    assert asyncio.run(finished()).ok == len(server.seen) == 2
+
+
 def test_a_run_that_finishes_drops_what_takes_too_long(server, monkeypatch):
     monkeypatch.setattr(traffic, "FINISH_SECONDS", 0.2)
     server.delay = 5
