@@ -162,16 +162,44 @@ def test_summary(deps: ApiDeps) -> None:
     assert found.fallback.mode == "auto"
 
 
+def test_a_summary_of_a_part_and_its_traffic(deps: ApiDeps) -> None:
+    part = f"scenario=chat&arm=baseline&outcome=ok&instance=test&since={NOW - 1000}&until={NOW - 100}"
+    found = models.Summary.model_validate_json(get(deps, f"/api/v1/summary?window=366d&{part}").content)
+    assert (found.since, found.until) == tuple(datetime.fromtimestamp(NOW - ago, UTC) for ago in (1000, 100))
+    assert found.traffic.requests == found.acceptance.requests == found.last_100.requests == 22
+    assert (found.latency.speculative.requests, found.latency.autoregressive.requests) == (0, 22)
+    assert found.slo.latency_under_800ms_ratio == found.latency.autoregressive.under_800ms_ratio == 0.0
+    # Of the whole sidecar, whatever the filters.
+    assert found.fallback.mode == "auto"
+    assert found.quality.requests == 9
+    answer = get(deps, f"/api/v1/traffic?window=366d&step=10m&{part}")
+    traffic = models.TrafficSeries.model_validate_json(answer.content)
+    assert sum(point.requests for point in traffic.points) == 22
+    assert get(deps, "/api/v1/summary?scenario=none").json()["traffic"]["requests"] == 0
+
+
+def test_distribution(deps: ApiDeps) -> None:
+    answer = get(deps, "/api/v1/latency/distribution?window=1h&scenario=chat")
+    found = models.LatencyDistribution.model_validate_json(answer.content)
+    assert (found.window_s, found.baseline, found.exact) == (3600, "spec_disabled", True)
+    assert (found.shares[0], found.shares[98:]) == (0.01, [0.99, 0.995, 0.999, 1.0])
+    assert (found.speculative.requests, found.speculative.latency_ms) == (30, [500.0] * 102)
+    assert (found.autoregressive.latency_ms, found.autoregressive.tpot_ms) == ([1000.0] * 102, None)
+
+
 @pytest.mark.parametrize(
     ("path", "model"),
     [
         ("acceptance", models.AcceptanceSeries),
         ("truncation", models.TruncationSeries),
         ("latency", models.LatencySeries),
+        ("traffic", models.TrafficSeries),
     ],
 )
 def test_series(
-    deps: ApiDeps, path: str, model: type[models.AcceptanceSeries | models.TruncationSeries | models.LatencySeries]
+    deps: ApiDeps,
+    path: str,
+    model: type[models.AcceptanceSeries | models.TruncationSeries | models.LatencySeries | models.TrafficSeries],
 ) -> None:
     found = model.model_validate_json(get(deps, f"/api/v1/{path}?window=30m").content)
     assert (found.window_s, found.step_s, found.by, len(found.points)) == (1800, None, None, 1)
@@ -228,8 +256,11 @@ def test_figures_of_rollups_say_so(deps: ApiDeps, tmp_path: Path, monkeypatch: p
     assert (found.exact, found.resolution_s, found.step_s) == (False, 60, 120)
     assert found.since == datetime.fromtimestamp((NOW - 1799) // 60 * 60, UTC)
     monkeypatch.setattr(source, "MOST_ROWS", -1)
-    answer = get(deps, "/api/v1/latency?window=30m&instance=test")
-    assert "figures of one instance" in is_error(answer, 422, code="invalid_parameter", param="window")
+    for path in ("latency?", "latency/distribution?", "traffic?", "summary?"):
+        answer = get(deps, f"/api/v1/{path}window=30m&instance=test")
+        message = is_error(answer, 422, code="invalid_parameter", param="window")
+        assert "figures of one instance" in message
+        assert "ask for" in message
 
 
 @pytest.mark.parametrize(
@@ -245,6 +276,21 @@ def test_figures_of_rollups_say_so(deps: ApiDeps, tmp_path: Path, monkeypatch: p
         ("truncation?step=soon", "step", "'soon' is not a duration"),
         ("latency?window=7d&step=1s", "step", "take a step of at least 404 s"),
         ("latency?arm=fast", "arm", "speculative"),
+        ("latency/distribution?step=1m", "step", "no such parameter"),
+        ("summary?since=2026-01-31&until=2026-01-30", "until", "ask for an earlier since, a later until"),
+        ("summary?since=2030-01-01", "since", "begins at 2030-01-01T00:00:00Z and ends at 2027"),
+        ("summary?step=1m", "step", "no such parameter"),
+        ("summary?arm=fast", "arm", "speculative"),
+        ("traffic?window=7d&step=1s", "step", "take a step of at least 404 s"),
+        ("traffic?until=2026-01-31", "until", "or a longer window"),
+        ("traffic?by=user", "by", "scenario"),
+        ("similarity?by=model", "by", "scenario"),
+        ("similarity?model=m", "model", "no such parameter"),
+        ("similarity?window=365d&step=1s", "step", "take a step of at least"),
+        ("similarity/histogram?step=1m", "step", "no such parameter"),
+        ("similarity/pairs?kind=both", "kind", "draft"),
+        ("similarity/pairs?limit=101", "limit", "less"),
+        ("similarity/pairs?limit=0", "limit", "greater"),
         ("requests?limit=0", "limit", "greater"),
         ("requests?limit=501", "limit", "less"),
         ("requests?cursor=abc", "cursor", "next_cursor"),
@@ -459,16 +505,25 @@ def test_alignment(deps: ApiDeps) -> None:
 
 def test_similarity_and_quality(deps: ApiDeps, tmp_path: Path) -> None:
     writer = Writer(f"sqlite:///{tmp_path}/specwatch.db")
-    for number, score in enumerate((0.9, None)):
+    for number, (score, scenario) in enumerate(((0.9, "chat"), (None, None), (0.5, "code"))):
         level = "unknown" if score is None else "ok"
-        row = SimilarityRow(NOW - 60 * number, "test", f"r{number}", "draft", score, level, None, "m", chunked=False)
-        writer.put_similarity(row)
+        pair = "test", f"r{number}", "draft", score, level, None, "m", False, None, scenario
+        writer.put_similarity(SimilarityRow(NOW - 60 * number, *pair))
     writer.start()
     writer.close(10)
     found = models.SimilaritySeries.model_validate_json(get(deps, "/api/v1/similarity?window=1h&step=1h").content)
-    assert sum(point.pairs for point in found.points) == sum(point.unknown for point in found.points) == 1
+    assert (sum(point.pairs for point in found.points), sum(point.unknown for point in found.points)) == (2, 1)
     assert found.last_100.model_dump() == SIMILARITY
-    assert get(deps, "/api/v1/similarity?window=365d&step=1s").status_code == 422
+    found = models.SimilaritySeries.model_validate_json(get(deps, "/api/v1/similarity?by=scenario").content)
+    assert [(point.group, point.mean) for point in found.points] == [("chat", 0.9), ("code", 0.5), ("unknown", None)]
+    only = models.SimilaritySeries.model_validate_json(get(deps, "/api/v1/similarity?scenario=code").content)
+    assert [(point.group, point.pairs) for point in only.points] == [(None, 1)]
+    answer = get(deps, "/api/v1/similarity/histogram?scenario=chat")
+    bins = models.SimilarityHistogram.model_validate_json(answer.content)
+    assert (sum(bins.draft), sum(bins.replay), bins.draft[bins.edges.index(0.9)]) == (1, 0, 1)
+    pairs = models.SimilarityPairs.model_validate_json(get(deps, "/api/v1/similarity/pairs?kind=draft&limit=5").content)
+    assert [(each.reply_id, each.score) for each in pairs.pairs] == [("r2", 0.5), ("r0", 0.9)]
+    assert get(deps, "/api/v1/similarity/pairs?kind=replay").json()["pairs"] == []
     assert get(deps, "/api/v1/quality").json() == QUALITY
     summary = get(deps, "/api/v1/summary").json()
     assert summary["similarity"] == SIMILARITY
@@ -581,7 +636,8 @@ def test_without_a_database(deps: ApiDeps, tmp_path: Path) -> None:
     away = replace(deps, reader=Reader(f"sqlite:///{tmp_path}/gone/a.db"), database_ok=lambda: False)
 
     async def work(http: httpx.AsyncClient) -> None:
-        for path in ("summary", "acceptance", "truncation", "latency", "requests", "requests/x"):
+        figures_of = ("summary", "acceptance", "truncation", "latency", "latency/distribution", "traffic")
+        for path in (*figures_of, "similarity/histogram", "similarity/pairs", "requests", "requests/x"):
             answer = await http.get(f"/api/v1/{path}")
             is_error(answer, 503, code="database_unavailable")
             assert answer.json()["error"]["type"] == "specwatch_database_unavailable"
