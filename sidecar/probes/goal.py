@@ -1,4 +1,4 @@
-"""The latency goal over the last hour, from memory: what `sidecar.store.summary` asks the database for. Pure.
+"""The latency goal over the last hour, from memory: what `sidecar.store.minutes` asks the database for. Pure.
 
 The goal is a p95 of 800 ms. By nearest rank, p95 is within it exactly when at least 95 % of the requests are, so that
 counts are enough.

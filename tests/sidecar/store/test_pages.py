@@ -238,7 +238,8 @@ def test_every_query_uses_an_index(store: Rolled, monkeypatch: pytest.MonkeyPatc
     store.hold(items)
     store.due(HOUR, NOW // HOUR * HOUR)
     reader, some = store.reader, Filters(scenario="default", arm="speculative")
-    series = reader.acceptance, reader.truncation, reader.latency
+    series = reader.acceptance, reader.truncation, reader.latency, reader.traffic
+    chat = Filters(scenario="chat")
     asked = statements(
         store,
         [
@@ -246,7 +247,15 @@ def test_every_query_uses_an_index(store: Rolled, monkeypatch: pytest.MonkeyPatc
             *(lambda read=read, by=by: read(8 * DAY, DAY, by, Filters(), NOW) for read in series for by in (None, "k")),
             *(lambda read=read: read(8 * DAY, None, "scenario", some, NOW) for read in series),
             lambda: reader.acceptance(DAY, None, "concurrency", some, NOW),
+            lambda: reader.summary(8 * DAY, NOW, some),
+            lambda: reader.summary(8 * DAY, NOW, Filters(instance="test")),
+            lambda: reader.distribution(8 * DAY, Filters(), NOW),
+            lambda: reader.distribution(HOUR, Filters(instance="test"), NOW),
             lambda: reader.similarity(8 * DAY, DAY, NOW),
+            lambda: reader.similarity(8 * DAY, DAY, NOW, "scenario", chat),
+            lambda: reader.similarity_histogram(8 * DAY, Filters(), NOW),
+            lambda: reader.similarity_histogram(8 * DAY, chat, NOW),
+            lambda: reader.similarity_pairs(8 * DAY, "draft", 20, Filters(), NOW),
             lambda: reader.requests(Filters(), 10, None, NOW),
             lambda: reader.requests(some, 10, None, NOW),
             lambda: reader.requests(Filters(), 10, None, NOW, Only(1, "a", 2, 0.5)),
