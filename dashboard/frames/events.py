@@ -11,6 +11,7 @@ from plotly.subplots import make_subplots  # type: ignore[import-untyped]
 
 from dashboard import shapes
 from dashboard.frames.base import plain, ratio, span, utc
+from dashboard.frames.facts import Fact
 from dashboard.frames.now import p_over_time
 from dashboard.frames.plots import AUTOREGRESSIVE, MARGIN, MUTED, OTHER, SPECULATIVE
 from dashboard.frames.requests import iso
@@ -35,6 +36,15 @@ LANES = {
 AROUND = timedelta(minutes=5)
 #: Lines that events draw through the chart of p.
 MOST_LINES = 60
+
+
+#: What Streamlit calls the colours of events in Markdown.
+_TONES = {AUTOREGRESSIVE: ":orange", SPECULATIVE: ":blue", OTHER: ":green", MUTED: ":gray"}
+
+KEY = (
+    "Switches: ■ off, ▶ on or being probed. Alerts: ✖ critical begins, ▲ begins, ○ ends. ★ order to an engine, "
+    "◆ another version or setting, or a moved token. Dotted: decoding was switched or an alert began."
+)
 
 
 class Sign(NamedTuple):
@@ -67,7 +77,8 @@ def sign(event: shapes.Event) -> Sign:
 def heading(event: shapes.Event) -> str:
     """In Markdown: when, what, and the sentence."""
     at = utc(event.at)
-    return f"{at:%m-%d} **{at:%H:%M:%S}** · **{sign(event).word}** · {plain(event.words)}"
+    shown = sign(event)
+    return f"{at:%m-%d} **{at:%H:%M:%S}** · {_TONES[shown.colour]}[**{shown.word}**] · {plain(event.words)}"
 
 
 # The links of an event
@@ -126,12 +137,12 @@ _TIMES = {"starts_at", "first_seen", "last_seen", "since"}
 MOST_LINES_TOLD, MOST_TOLD = 40, 300
 
 
-def evidence(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+def evidence(found: Mapping[str, Any]) -> list[Fact]:
     """Each figure: what it is, and its value with the unit. Figures within others are told by the names of both."""
     return list(_told(found, ""))[:MOST_LINES_TOLD]
 
 
-def _told(found: Mapping[str, Any], within: str) -> Iterator[tuple[str, str]]:
+def _told(found: Mapping[str, Any], within: str) -> Iterator[Fact]:
     for name, value in found.items():
         words = _WORDS.get(name) or name.replace("_", " ")
         if name not in _WORDS and name.endswith("_s"):
@@ -140,9 +151,9 @@ def _told(found: Mapping[str, Any], within: str) -> Iterator[tuple[str, str]]:
         if isinstance(value, Mapping):
             yield from _told(value, f"{told}: ")
         elif isinstance(value, list):
-            yield told, ", ".join(_value("", each) for each in value)[:MOST_TOLD] or "none"
+            yield Fact(told, ", ".join(_value("", each) for each in value)[:MOST_TOLD] or "none")
         else:
-            yield told, _value(name, value)[:MOST_TOLD]
+            yield Fact(told, _value(name, value)[:MOST_TOLD])
 
 
 def _value(name: str, value: Any) -> str:
@@ -189,13 +200,12 @@ def time_line(
     for kind in LANES:
         figure.add_trace(_lane(kind, [event for event in inside if event.kind == kind]), row=2, col=1)
     figure.add_annotation(
-        text=f"p {P_MIN}",
+        text=f"{P_MIN}",
         x=1,
         xref="x domain",
         y=P_MIN,
         yref="y",
-        xanchor="right",
-        yanchor="bottom",
+        xanchor="left",
         showarrow=False,
         font={"color": MUTED},
     )
@@ -212,7 +222,9 @@ def time_line(
         row=2,
         col=1,
     )
-    figure.update_layout(height=430, margin=MARGIN, showlegend=False, uirevision="keep", hovermode="closest")
+    figure.update_layout(
+        height=430, margin=MARGIN | {"r": 36}, showlegend=False, uirevision="keep", hovermode="closest"
+    )
     return figure
 
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
 
 import pandas as pd  # type: ignore[import-untyped]
 
 from dashboard import shapes
 from dashboard.frames.base import Tile, count, milliseconds, ratio, utc
+from dashboard.frames.facts import Fact
 from dashboard.words import NO_DATA, P_MIN, define
 
 OUTCOMES = ("ok", "truncated", "upstream_error", "client_abort", "bad_gateway", "timeout")
@@ -102,13 +102,6 @@ def _no_p(row: shapes.RequestRow) -> str:
     if row.draft_tokens == 0:
         return "Nothing was drafted."
     return f"{(row.acceptance_reason or f'No acceptance figures; arm {row.arm}').rstrip('.')}."
-
-
-class Fact(NamedTuple):
-    name: str
-    value: str
-    #: What it means, where its name does not say it.
-    help: str = ""
 
 
 def facts(row: shapes.RequestRow) -> dict[str, list[Fact]]:

@@ -155,10 +155,10 @@ def unknown(row: shapes.RequestRow) -> str:
     if row.acceptance_source != "engine":
         return (
             "The figures are those of the reply, which tells no single steps: only an engine with the plugin does "
-            "(`engine_events`)."
+            "(engine_events)."
         )
     return (
-        "The engine told the sums alone. That is so of replies that are several engine requests (`n`, several "
+        "The engine told the sums alone. That is so of replies that are several engine requests (n, several "
         "prompts), of steps of more than 35 draft tokens, and of rows that were written before Specwatch kept steps."
     )
 

@@ -7,6 +7,7 @@ import streamlit as st
 from dashboard import shapes
 from dashboard.filters import Filters
 from dashboard.frames import events as frames
+from dashboard.frames import facts
 from dashboard.frames.base import plain, utc
 from dashboard.parts import DATA_SECONDS, answers, chart, link
 from dashboard.words import define
@@ -32,8 +33,8 @@ def page(chosen: Filters) -> None:
                 helped=define("acceptance rate p", "event"),
                 key="time_line",
             )
-            if every.next_cursor is not None:
-                st.caption(f"The time line shows the newest {MOST_MARKS} events of this time range.")
+            cut = f" The newest {MOST_MARKS} events are shown." if every.next_cursor is not None else ""
+            st.caption(frames.KEY + cut)
         kind = _kind()
         if not every.events:
             _none(chosen)
@@ -42,7 +43,8 @@ def page(chosen: Filters) -> None:
         listed = ask.events(**chosen.time, kind=kind, limit=str(LISTED), cursor=cursors[-1] if cursors else None)
         if not listed.events:
             st.info(f"**No event of this kind in {chosen.words}.** {_appears(kind)}", icon=":material/event_available:")
-        _list(listed.events)
+        with st.container(gap="xsmall"):
+            _list(listed.events)
         _turn(cursors, listed.next_cursor)
 
 
@@ -91,9 +93,9 @@ def _list(events: list[shapes.Event]) -> None:
 
 
 def _one(event: shapes.Event) -> None:
-    for told, value in frames.evidence(event.evidence or {}):
-        st.markdown(f"{plain(told)}: **{plain(value)}**")
-    if not event.evidence:
+    if event.evidence:
+        st.html(facts.html({"": frames.evidence(event.evidence)}))
+    else:
         st.caption("No figures are kept with this event.")
     st.caption(plain(f"Told by instance {event.instance}, {utc(event.at):%Y-%m-%d %H:%M:%S} UTC"))
     around, names = frames.around(event), frames.slice_of(event)

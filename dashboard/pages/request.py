@@ -1,15 +1,14 @@
 """One request: all its figures, its verify steps, and what was said."""
 
 from datetime import datetime, timedelta
-from html import escape
 
 import streamlit as st
 
 from dashboard import shapes
 from dashboard.client import Client, Kind, Problem
 from dashboard.frames import drafts as tokens
+from dashboard.frames import facts, steps
 from dashboard.frames import requests as frames
-from dashboard.frames import steps
 from dashboard.frames.base import count, plain, utc
 from dashboard.pages import drafts
 from dashboard.parts import chart, link, tiles
@@ -18,14 +17,6 @@ from dashboard.words import define
 
 #: Drafts that are asked for; the sidecar keeps `recent_drafts` of them.
 KEPT_DRAFTS = 1000
-
-STYLE = """<style>
-.sw-facts { display: grid; grid-template-columns: repeat(auto-fill, minmax(270px, 1fr)); gap: .8rem 2rem; }
-.sw-facts h4 { font-size: 1rem; margin: 0; padding: 0; } .sw-facts div { overflow-wrap: anywhere; }
-.sw-facts dl { display: grid; grid-template-columns: 8.5rem 1fr; margin: .2rem 0; font-size: .9rem; }
-.sw-facts dt { opacity: .7; } .sw-facts dt[title] { text-decoration: underline dotted; cursor: help; }
-.sw-facts dd { margin: 0; }
-</style>"""
 
 
 def opened(ask: Client, request_id: str, until: datetime | None) -> None:
@@ -53,7 +44,7 @@ def draw(ask: Client, row: shapes.RequestRow) -> None:
         tiles(frames.tiles(row))
         _steps(row)
         with st.expander("All figures", key="request_facts"):
-            st.html(STYLE + _facts(row))
+            st.html(facts.html(frames.facts(row)))
         _drafts(ask, row)
         _texts(ask, row)
 
@@ -64,8 +55,7 @@ def _close() -> None:
 
 def _steps(row: shapes.RequestRow) -> None:
     st.markdown("**Verify steps**", help=define("verify step", "rejected", "discarded", "fully accepted steps"))
-    told = None if row.steps is None else _drawn(row, row.steps)
-    if told is None and row.acceptance_histogram:
+    if not _drawn(row) and row.acceptance_histogram:
         chart(
             "Verify steps by accepted draft tokens",
             steps.by_accepted(row.acceptance_histogram),
@@ -77,16 +67,16 @@ def _steps(row: shapes.RequestRow) -> None:
         st.dataframe(table, hide_index=True, width="content")
 
 
-def _drawn(row: shapes.RequestRow, digits: str) -> list[steps.Step] | None:
-    """The steps, once they are drawn; None where they cannot be."""
+def _drawn(row: shapes.RequestRow) -> bool:
+    """Draws the steps, or says why it cannot."""
     if row.steps is None:
         st.caption(plain(steps.unknown(row)))
-        return None
+        return False
     try:
-        found = steps.decode(digits)
+        found = steps.decode(row.steps)
     except steps.Unreadable as error:
         st.warning(f"The verify steps of this row cannot be read: {plain(str(error))}.")
-        return None
+        return False
     st.html(steps.STYLE + steps.KEY)
     st.html(steps.drawn(found))
     more = (row.verify_steps or 0) - len(found)
@@ -94,19 +84,7 @@ def _drawn(row: shapes.RequestRow, digits: str) -> list[steps.Step] | None:
     st.caption(f"One column a verify step, position 1 on top. {steps.summary(found)}.{cut}")
     with st.expander("Steps in words", key="request_steps"):
         st.dataframe(steps.step_table(found), hide_index=True, width="content")
-    return found
-
-
-def _facts(row: shapes.RequestRow) -> str:
-    groups = []
-    for title, facts in frames.facts(row).items():
-        lines = "".join(
-            f"<dt{f' title={chr(34)}{escape(fact.help)}{chr(34)}' if fact.help else ''}>{escape(fact.name)}</dt>"
-            f"<dd>{escape(fact.value)}</dd>"
-            for fact in facts
-        )
-        groups.append(f"<div><h4>{escape(title)}</h4><dl>{lines}</dl></div>")
-    return f'<div class="sw-facts">{"".join(groups)}</div>'
+    return True
 
 
 def _drafts(ask: Client, row: shapes.RequestRow) -> None:

@@ -68,20 +68,20 @@ def _named() -> dict[str, str]:
             [every, *frames.OUTCOMES],
             key="outcome",
             bind="query-params",
-            width=150,
+            width=125,
             help=define("outcome"),
         )
-        st.selectbox("Arm", [every, *frames.ARMS], key="arm", bind="query-params", width=150, help=define("arm"))
+        st.selectbox("Arm", [every, *frames.ARMS], key="arm", bind="query-params", width=130, help=define("arm"))
         st.number_input(
-            "Truncated at position",
+            "Truncated at",
             min_value=1,
             max_value=64,
             value=None,
             key="truncated_at",
             bind="query-params",
             placeholder="any",
-            width=170,
-            help="A verify step of the request had its first rejection there. " + define("rejected"),
+            width=145,
+            help="A verify step had its first rejection at this position. " + define("rejected"),
         )
         st.number_input(
             "Slower than (ms)",
@@ -91,7 +91,7 @@ def _named() -> dict[str, str]:
             bind="query-params",
             placeholder="any",
             format="%g",
-            width=150,
+            width=140,
             help=define("latency"),
         )
         st.number_input(
@@ -104,11 +104,11 @@ def _named() -> dict[str, str]:
             bind="query-params",
             placeholder="any",
             format="%g",
-            width=130,
+            width=115,
             help=define("acceptance rate p"),
         )
-        st.text_input("Reply id", key="reply_id", bind="query-params", width=220, help=define("reply id"))
-        st.text_input("Open request id", key="request", bind="query-params", width=220, help=define("request id"))
+        st.text_input("Reply id", key="reply_id", bind="query-params", width=175, help=define("reply id"))
+        st.text_input("Open request id", key="request", bind="query-params", width=175, help=define("request id"))
     names = ("outcome", "arm", "truncated_at", "latency_over_ms", "p_below", "reply_id")
     values = {name: st.session_state[name] for name in names}
     texts = {name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in values.items()}

@@ -94,3 +94,38 @@ def test_no_text_is_taken_for_html(steps):
         for each in step:
             if each.mark == "accepted" and each.target is not None:
                 assert f">{html.escape(each.target)}</span>" in made
+
+
+def spans(html):
+    return re.findall(r'<span class="sw-(\w+)" title="([^"]*)">([^<]*)</span>', html)
+
+
+def test_a_character_of_several_tokens_stands_whole(sample):
+    at = sample.position
+    steps = [
+        [at("accepted", r"\xe4\xbd", r"\xe4\xbd"), at("accepted", r"\xa0", r"\xa0"), at("bonus", None, "!")],
+        [at("accepted", r"\xe4\xbd", r"\xe4\xbd"), at("rejected", r"\xa0", r"\xa5"), at("discarded", r"\xe4", None)],
+    ]
+    draft = of(sample, *steps, draft_text="你!你", final_text="你!佥")
+    html = drafts.tokens(draft)
+    ids = [1000 + sum(map(ord, text)) for text in (r"\xe4\xbd", r"\xa0")]
+    assert spans(html) == [
+        ("accepted", f"accepted, parts of a character, ids {ids[0]}, {ids[1]}", "你"),
+        ("bonus", f"bonus, id {1000 + ord('!')}", "!"),
+        ("accepted", f"accepted, id {ids[0]}", "◌"),
+        ("rejected", f"rejected draft token, id {ids[1]}.", "你"),
+        ("instead", f"the target&#x27;s own, id {1000 + sum(map(ord, r'xa5' + chr(92)))}", "佥"),
+        ("discarded", f"discarded draft token, id {1000 + sum(map(ord, r'xe4' + chr(92)))}", r"\xe4"),
+    ]
+    said = drafts.marks(html)
+    assert "◌: the token holds a part of a character" in said
+    assert "bytes of a part of a character" in said
+    assert drafts.marks(drafts.tokens(of(sample, [at("accepted", "a", "a")]))) == ""
+
+
+def test_bytes_that_the_model_wrote_are_left_alone(sample):
+    at = sample.position
+    step = [at("accepted", r"\xe4", r"\xe4"), at("bonus", None, r"\xbd\xa0")]
+    for whole in (r"b'\xe4\xbd\xa0'", None):
+        html = drafts.tokens(of(sample, step, draft_text=whole, final_text=whole))
+        assert [text for *_, text in spans(html)] == [r"\xe4", r"\xbd\xa0"]
