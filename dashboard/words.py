@@ -15,6 +15,8 @@ ENOUGH_STEPS: Final = 100
 
 #: What stands where a figure is not known. Never 0, never NaN.
 NO_DATA: Final = "no data"
+#: A line of the sidecar's YAML file, without which no engine tells its tokens.
+EVENTS_YAML: Final = "engine_events: /run/specwatch/events.sock   # and the same path at the engine"
 
 DEFINITIONS = MappingProxyType(
     {
@@ -158,8 +160,9 @@ DEFINITIONS = MappingProxyType(
         ),
         "requests of a slice": "All of the time range, whatever their outcome, also those that did not speculate.",
         "state of a slice": (
-            "Whether the slice is served with speculation. By itself: by a decision of its own (fallback_slices); else "
-            "as all traffic is."
+            "Whether the slice is served with speculation: on; off; probing (off, but for a few requests that are "
+            "watched); off, in vain (the engine drafts all the same). By itself: by a decision of its own "
+            "(fallback_slices); else as all traffic is."
         ),
         "slice": (
             "Requests that are alike: of one scenario, temperature, prompt length (tokens), concurrency (requests in "

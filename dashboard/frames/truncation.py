@@ -1,17 +1,14 @@
-"""Truncation: at which position the target model says no, when, and in which scenario. Pure."""
+"""Truncation: at which position the target model says no, in words and single figures. Pure."""
 
-from datetime import datetime, timedelta
-from typing import Any, Literal
-
-import plotly.graph_objects as go  # type: ignore[import-untyped]
-from plotly.subplots import make_subplots  # type: ignore[import-untyped]
+from collections.abc import Sequence
 
 from dashboard import shapes
-from dashboard.frames.base import Tile, count, judged, percent
-from dashboard.frames.plots import BLANK, MARGIN, OTHER, by_step
-from dashboard.words import FIRST_POSITION_MAX, NO_DATA, TRUNCATION_MAX, define
+from dashboard.frames.base import Tile, count, judged, percent, plain
+from dashboard.frames.now import with_trend
+from dashboard.words import ENOUGH_STEPS, FIRST_POSITION_MAX, NO_DATA, TRUNCATION_MAX, define
 
-Colour = Literal["hazard", "rejected"]
+#: What the API calls the groups beyond the largest twenty, and those without a name: none is one kind of request.
+NO_NAMES = ("other", "unknown")
 
 
 def truncation_tiles(series: shapes.TruncationSeries) -> list[Tile]:
@@ -55,189 +52,90 @@ def truncation_tiles(series: shapes.TruncationSeries) -> list[Tile]:
             "at most 15 %",
             f"Of {count(total.truncated_steps, 'truncated step')}.",
         )
-    return [first, second, whole]
+    return [
+        with_trend(first, series, rate_of, TRUNCATION_MAX),
+        with_trend(second, series, first_share, FIRST_POSITION_MAX),
+        with_trend(whole, series, full_share, None),
+    ]
 
 
-def _colour_axis(cells: list[list[float | None]], colour: Colour) -> dict[str, Any]:
-    known = [x for row in cells for x in row if x is not None]
-    if colour == "hazard":
-        top = min(1.0, max([0.5, *known]))
-        return {"cmin": 0, "cmax": top, "title": "hazard", "tickformat": ".0%"}
-    return {"cmin": 0, "cmax": max([1, *known]), "title": "rejected", "tickformat": ",d"}
+Positions = shapes.TruncationPoint | shapes.WindowTruncation
 
 
-def _heat(figure: go.Figure, cells: list[list[float | None]], colour: Colour, **options: Any) -> go.Figure:
-    axis = _colour_axis(cells, colour)
-    figure.add_trace(
-        go.Heatmap(
-            z=cells,
-            coloraxis="coloraxis",
-            hoverongaps=False,
-            hovertemplate="%{text}<extra></extra>",
-            # On a phone, gaps between many columns would be wider than the columns.
-            xgap=1 if not cells or len(cells[0]) <= 30 else 0,
-            ygap=1,
-            **options,
-        ),
-        row=1,
-        col=1,
-    )
-    figure.add_shape(
-        type="rect",
-        x0=0,
-        x1=1,
-        y0=0,
-        y1=1,
-        xref="x domain",
-        yref="y domain",
-        fillcolor=BLANK,
-        line_width=0,
-        layer="below",
-    )
-    figure.update_xaxes(showgrid=False, row=1, col=1)
-    figure.update_yaxes(showgrid=False, row=1, col=1)
-    figure.update_layout(
-        coloraxis={
-            "colorscale": "Viridis",
-            "cmin": axis["cmin"],
-            "cmax": axis["cmax"],
-            "colorbar": {
-                "title": {"text": axis["title"], "side": "top"},
-                "orientation": "h",
-                "thickness": 10,
-                "len": 0.6,
-                "x": 0,
-                "xanchor": "left",
-                "y": 1.02,
-                "yanchor": "bottom",
-                "tickformat": axis["tickformat"],
-            },
-        },
-        margin=MARGIN,
-        showlegend=False,
-        uirevision="keep",
-    )
-    return figure
+def rate_of(point: Positions) -> float | None:
+    return point.truncated_steps / point.verify_steps if point.verify_steps else None
 
 
-def _cell(point: shapes.TruncationPoint, index: int, colour: Colour) -> float | None:
-    if point.reached[index] is None:
-        return None
-    return point.hazard[index] if colour == "hazard" else point.rejected_at[index]
+def first_share(point: Positions) -> float | None:
+    """Of the steps that were truncated, those that were at position 1."""
+    cut = sum(each or 0 for each in point.rejected_at)
+    return (point.rejected_at[0] or 0) / cut if cut else None
 
 
-def _told(point: shapes.TruncationPoint | None, index: int, where: str) -> str:
-    if point is None:
-        return ""
-    reached, rejected, hazard = point.reached[index], point.rejected_at[index], point.hazard[index]
-    if reached is None:
-        return f"{where}<br>position {index + 1}: never drafted"
-    said = f"{where}<br>position {index + 1}: rejected {rejected or 0:,} of {reached:,} reached"
-    return said if hazard is None else f"{said}<br>hazard {percent(hazard)}"
-
-
-def _full(point: shapes.TruncationPoint | None) -> float | None:
+def full_share(point: Positions) -> float | None:
     """Share of the verify steps in which every draft token was accepted."""
-    if point is None or not point.verify_steps:
-        return None
-    return (point.verify_steps - point.truncated_steps) / point.verify_steps
+    return (point.verify_steps - point.truncated_steps) / point.verify_steps if point.verify_steps else None
 
 
-def _told_full(point: shapes.TruncationPoint | None, where: str) -> str:
-    if point is None or not point.verify_steps:
+def worst_position(point: Positions) -> int | None:
+    """Index of the position at which most steps were truncated; None: not one was."""
+    most = max((each or 0 for each in point.rejected_at), default=0)
+    return point.rejected_at.index(most) if most > 0 else None
+
+
+def hazard_at(point: Positions, index: int) -> float | None:
+    return point.hazard[index] if index < len(point.hazard) else None
+
+
+def headline(total: shapes.TruncationPoint, scenarios: Sequence[shapes.TruncationPoint]) -> str:
+    """What the heat maps show, in a sentence of Markdown; empty where positions are not known."""
+    index = worst_position(total)
+    if index is None:
+        return f"No draft token was rejected in {count(total.verify_steps, 'verify step')}." if total.reached else ""
+    hazard, cut = hazard_at(total, index), total.rejected_at[index] or 0
+    words = f"Most truncations happen at position {index + 1}"
+    words += f": {cut:,}" if hazard is None else f": {percent(hazard)} of the steps that reach it"
+    named = [
+        (found, point.group)
+        for point in scenarios
+        if point.group
+        and point.group not in NO_NAMES
+        and _reached(point, index) >= ENOUGH_STEPS
+        and (found := hazard_at(point, index)) is not None
+    ]
+    if len(named) > 1:
+        worst, name = max(named)
+        words += f"; worst scenario: {plain(name)} ({percent(worst)})"
+    return f"{words}."
+
+
+def _reached(point: shapes.TruncationPoint, index: int) -> int:
+    return (point.reached[index] or 0) if index < len(point.reached) else 0
+
+
+def cliffs(total: shapes.TruncationPoint, groups: Sequence[shapes.TruncationPoint], by: str) -> str:
+    """Where acceptance falls off a cliff, and what that means, in Markdown; empty where it nowhere does."""
+    found = [f"in all, behind position {total.cliff_at}"] if total.cliff_at is not None else []
+    found += [
+        f"in {by} {plain(point.group or '(none)')}, behind position {point.cliff_at}"
+        for point in groups
+        if point.cliff_at is not None
+    ]
+    if not found:
         return ""
-    full = point.verify_steps - point.truncated_steps
-    return f"{where}<br>fully accepted: {full:,} of {point.verify_steps:,} verify steps"
+    least = min(point.cliff_at for point in (total, *groups) if point.cliff_at is not None)
+    return (
+        f"**Acceptance falls off a cliff:** {'; '.join(found)}. Behind it next to nothing is accepted, as of a draft "
+        "model that is run wrongly beyond that length (positions, cache, or another model than was trained). Until "
+        f"that is found, drafts of {count(least, 'token')} save what the rest costs."
+    )
 
 
-def truncation_over_time(series: shapes.TruncationSeries, colour: Colour) -> go.Figure:
-    """Position (down) by time (across); below it the share of fully accepted steps."""
-    rows = by_step(series.points, series.step_s)
-    step = timedelta(seconds=min(series.step_s or 60, 10**9))
-    positions = range(series.positions)
-    # Edges, not centres: a cell covers its step, even when it is the only one.
-    edges = [at for at, _ in rows]
-    if edges:
-        edges.append(edges[-1] + min(step, _room(edges[-1])))
-    names = [f"{at:%Y-%m-%d %H:%M} UTC" for at, _ in rows]
-    cells = [[None if p is None else _cell(p, i, colour) for _, p in rows] for i in positions]
-    told = [[_told(p, i, name) for (_, p), name in zip(rows, names, strict=True)] for i in positions]
-    figure = make_subplots(rows=2, cols=1, shared_xaxes=True, row_heights=[0.76, 0.24], vertical_spacing=0.06)
-    _heat(figure, cells, colour, x=edges, y=[i + 1 for i in positions], text=told)
-    figure.add_trace(
-        go.Scatter(
-            x=[at + min(step, _room(at)) / 2 for at, _ in rows],
-            y=[_full(p) for _, p in rows],
-            mode="lines+markers",
-            line={"color": OTHER, "width": 2},
-            marker={"size": 5},
-            connectgaps=False,
-            text=[_told_full(p, name) for (_, p), name in zip(rows, names, strict=True)],
-            hovertemplate="%{text}<extra></extra>",
-        ),
-        row=2,
-        col=1,
-    )
-    figure.update_xaxes(type="date", nticks=6, tickangle=0)
-    if edges:
-        figure.update_xaxes(range=[edges[0], edges[-1]])
-    figure.update_yaxes(
-        title_text="position", range=[series.positions + 0.5, 0.5], dtick=1, fixedrange=True, row=1, col=1
-    )
-    figure.update_yaxes(
-        title_text="all accepted",
-        range=[0, 1],
-        tickformat=".0%",
-        tickvals=[0, 0.5, 1],
-        fixedrange=True,
-        row=2,
-        col=1,
-    )
-    figure.update_layout(height=230 + 34 * max(4, min(series.positions, 16)))
-    return figure
-
-
-def _room(at: datetime) -> timedelta:
-    """Time left before the calendar of `datetime` ends."""
-    return datetime.max.replace(tzinfo=at.tzinfo) - at
-
-
-def truncation_by_scenario(series: shapes.TruncationSeries, colour: Colour) -> go.Figure:
-    """Scenario (down) by position (across); to the right the share of fully accepted steps."""
-    points = sorted(series.points, key=lambda p: p.group or "")
-    names = [p.group or "(none)" for p in points]
-    positions = range(series.positions)
-    cells = [[_cell(p, i, colour) for i in positions] for p in points]
-    told = [[_told(p, i, name) for i in positions] for p, name in zip(points, names, strict=True)]
-    figure = make_subplots(rows=1, cols=2, shared_yaxes=True, column_widths=[0.72, 0.28], horizontal_spacing=0.04)
-    _heat(figure, cells, colour, x=[i + 1 for i in positions], y=names, text=told)
-    full = [_full(p) for p in points]
-    figure.add_trace(
-        go.Bar(
-            x=full,
-            y=names,
-            orientation="h",
-            marker_color=OTHER,
-            text=["" if x is None else f"{x:.0%}" for x in full],
-            textposition="auto",
-            customdata=[_told_full(p, name) for p, name in zip(points, names, strict=True)],
-            hovertemplate="%{customdata}<extra></extra>",
-        ),
-        row=1,
-        col=2,
-    )
-    figure.update_yaxes(type="category", autorange="reversed", fixedrange=True, ticksuffix=" ")
-    figure.update_xaxes(
-        title_text="position", range=[0.5, series.positions + 0.5], dtick=1, fixedrange=True, row=1, col=1
-    )
-    figure.update_xaxes(
-        title_text="all accepted",
-        range=[0, 1],
-        tickformat=".0%",
-        tickvals=[0, 0.5, 1],
-        fixedrange=True,
-        row=1,
-        col=2,
-    )
-    figure.update_layout(height=150 + 40 * max(2, len(points)))
-    return figure
+def shape_words(total: shapes.TruncationPoint) -> str:
+    """What it means that there is no cliff."""
+    if total.shape == "decay":
+        return (
+            "No cliff but decay, in all: each position is accepted about as often as the one before it, or somewhat "
+            "less, as of a draft model that is run rightly and guesses."
+        )
+    return "Cliff or decay, in all: no data. Too few verify steps came past the first position to tell."

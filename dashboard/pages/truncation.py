@@ -1,65 +1,184 @@
-"""Truncation: at which position of the draft the target model says no, when, and in which scenario."""
+"""Truncation: at which position of the draft the target model says no, when, and for whom."""
+
+from functools import partial
 
 import streamlit as st
 
 from dashboard import shapes
+from dashboard.client import Client, Kind, Problem
 from dashboard.filters import Filters
+from dashboard.frames import cells, positions
 from dashboard.frames import truncation as frames
-from dashboard.parts import DATA_SECONDS, answers, chart, tiles
+from dashboard.frames.base import plain, utc
+from dashboard.frames.heat import Colour
+from dashboard.frames.positions import By
+from dashboard.frames.table import STYLE
+from dashboard.parts import DATA_SECONDS, answers, chart, link, tiles
 from dashboard.states import database_note, no_speculation, unusable
 from dashboard.words import define
 
 USES = ("time", "names")
-COLOURS: dict[frames.Colour, str] = {"hazard": "Hazard (rejected / reached)", "rejected": "Counts (rejected)"}
+COLOURS: tuple[Colour, ...] = ("hazard", "counts")
+BY: tuple[By, ...] = ("scenario", "model", "k")
 
 
 @st.fragment(run_every=DATA_SECONDS)
 def page(chosen: Filters) -> None:
+    by: By = st.session_state.get("by") or _of_url()
     with answers() as ask:
         later = ask.later(ask.truncation, **chosen.query, step=chosen.step)
-        other = ask.later(ask.truncation, **chosen.query, by="scenario")
+        of_scenarios = ask.later(ask.truncation, **chosen.query, by="scenario")
+        of_groups = of_scenarios if by == "scenario" else ask.later(ask.truncation, **chosen.query, by=by)
         summary = ask.summary(**chosen.query)
-        over_time, scenarios = later.result(), other.result()
+        over_time, scenarios, groups = later.result(), of_scenarios.result(), of_groups.result()
         database_note(summary)
         if unusable(summary, chosen):
             return
         if not over_time.total.verify_steps:
             no_speculation(summary, chosen)
             return
-        _draw(over_time, scenarios)
+        if words := frames.headline(over_time.total, scenarios.points):
+            st.markdown(f"#### {words}", help=define("hazard", "reached"))
+        tiles(frames.truncation_tiles(over_time))
+        if not over_time.positions:
+            st.info(
+                "**Positions are not known:** the engine told of verify steps without the place of the rejections. "
+                "Specwatch's plugin in the engine tells them, as do replies that carry `rejected_at`.",
+                icon=":material/visibility_off:",
+            )
+            return
+        _shape(over_time.total, scenarios.points)
+        _maps(over_time, groups)
+        _behind(ask, chosen, over_time, groups)
 
 
-def _draw(over_time: shapes.TruncationSeries, scenarios: shapes.TruncationSeries) -> None:
-    tiles(frames.truncation_tiles(over_time))
-    if not over_time.positions:
-        st.info("Positions are not known: the engine reported verify steps without the place of the rejections.")
-        return
-    colour = _colour()
-    chart(
-        "First rejection by position and time (UTC)",
-        frames.truncation_over_time(over_time, colour),
-        helped=define("truncation rate", "hazard", "fully accepted steps"),
-        key=f"truncation_over_time_{colour}",
-    )
-    st.caption("Grey cells: nothing drafted. Below: share of the verify steps with every draft token accepted.")
-    if scenarios.points:
-        chart(
-            "First rejection by scenario and position",
-            frames.truncation_by_scenario(scenarios, colour),
-            helped=define("hazard", "fully accepted steps"),
-            key=f"truncation_by_scenario_{colour}",
+def _of_url() -> By:
+    return next((by for by in BY if by == st.query_params.get("by")), "scenario")
+
+
+def _shape(total: shapes.TruncationPoint, scenarios: list[shapes.TruncationPoint]) -> None:
+    if words := frames.cliffs(total, scenarios, "scenario"):
+        st.warning(words, icon=":material/trending_down:")
+    else:
+        st.caption(frames.shape_words(total), help=define("cliff", "decay"))
+
+
+def _maps(over_time: shapes.TruncationSeries, groups: shapes.TruncationSeries) -> None:
+    with st.container(horizontal=True):
+        st.segmented_control(
+            "Colour",
+            COLOURS,
+            default="hazard",
+            key="colour",
+            bind="query-params",
+            required=True,
+            help=define("hazard", "rejected", "reached"),
         )
-        st.caption("Grey cells: nothing drafted. Right: share of the scenario's verify steps fully accepted.")
-
-
-def _colour() -> frames.Colour:
-    picked = st.segmented_control(
-        "Colour",
-        list(COLOURS),
-        default="hazard",
-        key="colour",
-        format_func=lambda name: COLOURS[name],
-        required=True,
-        help=define("hazard", "reached"),
+        st.segmented_control(
+            "Second map by",
+            BY,
+            default="scenario",
+            key="by",
+            bind="query-params",
+            required=True,
+            on_change=_forget_group,
+            help=define("k"),
+        )
+    colour: Colour = st.session_state["colour"]
+    by: By = st.session_state["by"]
+    position = st.session_state.get("position") or st.query_params.get("position") or ""
+    step, group = (st.session_state.get(name) or st.query_params.get(name) for name in ("step", "group"))
+    at = cells.step_of(step)
+    number = int(position) if position.isdecimal() else None
+    _chart(
+        "First rejection by position and time (UTC)",
+        positions.over_time(over_time, colour, None if number is None or at is None else (number, at)),
+        f"over_time_{colour}",
+        "step",
     )
-    return picked or "hazard"
+    shown = "hazard" if colour == "hazard" else "verify steps truncated"
+    st.caption(
+        f"Colour: {shown}; grey: never drafted. Below: share of the verify steps with every draft token accepted. "
+        "A click on a cell shows its requests."
+    )
+    if groups.points:
+        _chart(
+            f"First rejection by {by} and position{', highest truncation rate first' if by != 'k' else ''}",
+            positions.by_group(groups, by, colour, None if number is None or not group else (number, group)),
+            f"by_{by}_{colour}",
+            "group",
+        )
+        st.caption(f"Colour: {shown}; grey: never drafted. Right: share of the verify steps fully accepted.")
+
+
+def _chart(title: str, figure: object, key: str, names: str) -> None:
+    chart(
+        title,
+        figure,
+        helped=define("truncation rate", "hazard", "fully accepted steps"),
+        key=key,
+        on_select=partial(_clicked, key, names),
+        selection_mode="points",
+        alt=title,
+    )
+
+
+def _clicked(key: str, names: str) -> None:
+    """A cell was clicked: of the map whose columns (`step`) or rows (`group`) have these names."""
+    points = st.session_state[key]["selection"]["points"]
+    picked = points[0].get("customdata") if points else None
+    if isinstance(picked, list) and len(picked) == 2:
+        st.session_state["position"] = picked[0]
+        st.session_state["step"] = picked[1] if names == "step" else None
+        st.session_state["group"] = picked[1] if names == "group" else None
+
+
+def _forget_group() -> None:
+    st.session_state["group"] = None
+
+
+def _behind(ask: Client, chosen: Filters, over_time: shapes.TruncationSeries, groups: shapes.TruncationSeries) -> None:
+    """Which cell is chosen, by click or here, and its requests."""
+    by: By = st.session_state["by"]
+    st.markdown(
+        "**Requests behind a cell**", help="Click a cell above, or choose its position here; the others narrow it."
+    )
+    steps = [positions.step_name(utc(point.at)) for point in over_time.points if point.at is not None]
+    with st.container(horizontal=True):
+        position = _choice("Position", "position", [str(i + 1) for i in range(over_time.positions)])
+        step = _choice("Step beginning at (UTC)", "step", steps[::-1])
+        names = [point.group for point in positions.ranked(groups, by) if point.group]
+        group = _choice("k" if by == "k" else by.capitalize(), "group", names)
+    if position is None or not position.isdecimal():
+        st.caption("Click a cell of a map, or choose a position, to see the requests that were truncated there.")
+        return
+    named = None if group is None else (by, group)
+    if words := cells.unasked(named):
+        st.info(words)
+        return
+    place = cells.place(over_time, int(position), cells.step_of(step), named, (chosen.scenario, chosen.model))
+    try:
+        found = ask.requests(**place.query, limit=str(place.limit))
+    except Problem as problem:
+        if problem.kind is not Kind.REFUSED:
+            raise
+        st.info(plain(str(problem)))
+        return
+    at = cells.step_of(step)
+    # Of a step and a group together no count is known.
+    counts = 0 if named and at else cells.counted(groups if named else over_time, int(position), at, group)
+    st.markdown(cells.said(place, found, counts))
+    if rows := cells.found_rows(place, found):
+        st.html(STYLE + cells.requests_table(place, rows))
+        link("All of them on the page Requests", "requests", {k: v for k, v in place.query.items() if v is not None})
+
+
+def _choice(label: str, name: str, options: list[str]) -> str | None:
+    """What is chosen stays, also where the time range has moved on."""
+    asked = st.session_state.get(name) or st.query_params.get(name)
+    known = name != "step" or cells.step_of(asked) is not None
+    if asked and asked not in options and known:
+        options = [asked, *options]
+    st.selectbox(label, options, index=None, key=name, bind="query-params", width=220, placeholder="any")
+    picked = st.session_state[name]
+    return None if picked is None else str(picked)

@@ -43,7 +43,7 @@ MODELS = {
     "engine": models.Engines,
 }
 QUERIES = {
-    "summary": params.SummaryParams,
+    "summary": params.WindowParams,
     "acceptance": params.SeriesParams,
     "truncation": params.SeriesParams,
     "latency": params.SeriesParams,
@@ -273,18 +273,26 @@ def drafts() -> Payload:
     return {"drafts": [english, chinese, plain]}
 
 
-def acceptance(by: str | None = None) -> Payload:
-    """An hour of p with a drop in its middle and four silent minutes, or one point per scenario."""
+def acceptance(by: str | None = None, *, steps: bool = False) -> Payload:
+    """An hour of p with a drop in its middle and four silent minutes, or one point per scenario, or both at once."""
     points = [
         figures(7, 0.74 + 0.04 * math.sin(i) - 0.33 * math.exp(-(((i - 32) / 6) ** 2)))
         | {"at": (NOW - timedelta(minutes=60 - i)).isoformat(), "group": None}
         for i in range(60)
         if not 17 <= i < 21
     ]
-    if by is not None:
+    if by is not None and steps:
+        ends = dict(zip(SCENARIOS, (0, 0, 30, 45), strict=True))
+        points = [
+            figures(1 + i % 3, max(0.0, point["p"] + p - 0.74)) | {"at": point["at"], "group": name}
+            for name, p in SCENARIOS.items()
+            for i, point in enumerate(points)
+            if i >= ends[name]
+        ]
+    elif by is not None:
         points = [figures(100, p) | {"at": None, "group": name} for name, p in SCENARIOS.items()]
         points.append(figures(0, None) | {"at": None, "group": "untested"})
-    return {"window_s": 3600, **ANSWERED, "step_s": None if by else 60, "by": by, "points": points}
+    return {"window_s": 3600, **ANSWERED, "step_s": 60 if steps or not by else None, "by": by, "points": points}
 
 
 def latency(by: str | None = None) -> Payload:
@@ -376,7 +384,7 @@ class Api:
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {
             "summary": summary(),
-            "acceptance": lambda query: (200, acceptance(query.get("by"))),
+            "acceptance": lambda query: (200, acceptance(query.get("by"), steps="step" in query)),
             "truncation": lambda query: (200, truncation(query.get("by"))),
             "latency": lambda query: (200, latency(query.get("by"))),
             "fallback": fallback(),

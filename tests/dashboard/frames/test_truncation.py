@@ -1,96 +1,100 @@
-"""Position by time and by scenario."""
+"""Truncation in words and single figures."""
 
-from datetime import UTC, datetime, timedelta
-
+import pytest
 from hypothesis import given
-from hypothesis import strategies as st
-from support.payloads import COUNTS, FINITE, STEPS, TIMES, law, no_nan, numbers, over_the_wire, texts
+from support.payloads import law, no_nan, over_the_wire, texts
+from support.positions import point, series, truncation_series
 
 from dashboard import shapes
 from dashboard.frames import truncation as frames
 from dashboard.words import NO_DATA
-from sidecar.api import models
-
-AT = datetime(2026, 11, 29, 18, 0, tzinfo=UTC)
 
 
-def truncation(rows, positions=2):
-    built = [
-        shapes.TruncationPoint(
-            at=AT + timedelta(minutes=minute), group=group, verify_steps=steps, truncated_steps=cut,
-            rejected_at=rejected, reached=reached,
-            shape="decay", cliff_at=None,
-            hazard=[None if not n or r is None else r / n for r, n in zip(rejected, reached, strict=True)],
-        )
-        for minute, group, steps, cut, rejected, reached in rows
-    ]  # fmt: skip
-    return shapes.TruncationSeries(
-        exact=True,
-        resolution_s=None,
-        since=AT,
-        until=AT,
-        window_s=600,
-        step_s=60,
-        by=None,
-        positions=positions,
-        total=built[0],
-        first_position_share=None,
-        points=built,
+def test_tiles_with_their_trends():
+    found = series(
+        point(steps=10, cut=4, rejected=[2, 2], reached=[10, 8]),
+        (0, {"steps": 10, "cut": 4, "rejected": [1, 3], "reached": [10, 9]}),
+        (2, {"steps": 10, "cut": 0, "rejected": [0, 0], "reached": [10, 10]}),
+        share=0.5,
     )
+    rate, first, full = frames.truncation_tiles(found)
+    assert (rate.value, rate.met, rate.trend, rate.limit) == ("40.0 %", False, [0.4, None, 0.0], 0.35)
+    assert (first.value, first.met, first.trend, first.limit) == ("50.0 %", False, [0.25, None, None], 0.15)
+    assert (full.value, full.trend) == ("60.0 %", [0.6, None, 1.0])
 
 
-def test_never_drafted_is_blank_and_nothing_rejected_is_zero():
-    series = truncation([(0, "a", 10, 2, [2, None], [10, None]), (2, "b", 10, 0, [0, 0], [10, 10])])
-    heat, full = frames.truncation_over_time(series, "hazard").data
-    assert [list(row) for row in heat.z] == [[0.2, None, 0.0], [None, None, 0.0]]
-    assert heat.hoverongaps is False
-    assert len(heat.x) == 4, "cells are given by their edges"
-    assert "rejected 2 of 10 reached" in heat.text[0][0]
-    assert full.y == (0.8, None, 1.0)
-    heat, bars = frames.truncation_by_scenario(series, "rejected").data
-    assert [list(row) for row in heat.z] == [[2, None], [0, 0]]
-    assert bars.x == (0.8, 1.0)
-
-
-def test_a_single_step_is_as_wide_as_a_step():
-    heat = frames.truncation_over_time(truncation([(0, None, 10, 2, [2, 0], [10, 8])]), "hazard").data[0]
-    assert heat.x == (AT, AT + timedelta(minutes=1))
-
-
-def test_truncation_tiles():
-    rate, first, full = frames.truncation_tiles(truncation([(0, None, 10, 4, [2, 2], [10, 8])]))
-    assert (rate.value, rate.met, full.value) == ("40.0 %", False, "60.0 %")
-    assert (first.value, first.note) == (NO_DATA, "No truncated step in this time range.")
-
-
-@st.composite
-def truncation_series(draw):
-    positions = draw(st.integers(0, 6))
-
-    def cells(values):
-        return st.lists(st.none() | values, min_size=positions, max_size=positions)
-
-    point = st.builds(
-        models.TruncationPoint, at=st.none() | TIMES, rejected_at=cells(COUNTS), reached=cells(COUNTS),
-        hazard=cells(FINITE), verify_steps=COUNTS, truncated_steps=COUNTS,
-    )  # fmt: skip
-    return draw(
-        st.builds(
-            models.TruncationSeries,
-            positions=st.just(positions),
-            total=point,
-            points=st.lists(point, max_size=5),
-            step_s=STEPS,
-        )
+def test_tiles_without_a_truncated_step():
+    _, first, full = frames.truncation_tiles(series(point(steps=10, cut=0, rejected=[0], reached=[10])))
+    assert (first.value, first.note, full.value) == (
+        NO_DATA,
+        "No truncated step in this time range.",
+        "100.0 %",
     )
+    assert {tile.value for tile in frames.truncation_tiles(series(point(steps=0, cut=0)))} == {NO_DATA}
+
+
+MOST = "Most truncations happen at position 2: 40.7 % of the steps that reach it"
+TOTAL = point(steps=1000, cut=500, rejected=[90, 370, 40], reached=[1000, 910, 540])
+
+
+@pytest.mark.parametrize(
+    ("total", "scenarios", "words"),
+    [
+        (TOTAL, [], f"{MOST}."),
+        (
+            TOTAL,
+            [
+                point(group="chat", steps=500, cut=100, rejected=[0, 100], reached=[500, 400]),
+                point(group="*billing*", steps=500, cut=270, rejected=[90, 180], reached=[500, 400]),
+                # Neither tells which scenario is the worst: too few steps, and no scenario at all.
+                point(group="rare", steps=50, cut=50, rejected=[0, 50], reached=[50, 50]),
+                point(group="other", steps=500, cut=500, rejected=[0, 500], reached=[500, 500]),
+            ],
+            f"{MOST}; worst scenario: \\*billing\\* (45.0 %).",
+        ),
+        (
+            TOTAL,
+            [point(group="only", steps=500, cut=270, rejected=[90, 180], reached=[500, 400])],
+            f"{MOST}.",
+        ),
+        (
+            point(steps=40, cut=0, rejected=[0], reached=[40]),
+            [],
+            "No draft token was rejected in 40 verify steps.",
+        ),
+        (point(steps=40, cut=9), [], ""),
+    ],
+)
+def test_the_position_that_stands_out(total, scenarios, words):
+    assert frames.headline(total, scenarios) == words
+
+
+def test_cliffs_are_told_of_the_whole_and_of_scenarios():
+    whole = point(steps=9, cut=1, rejected=[1], reached=[9])
+    assert frames.cliffs(whole, [whole], "scenario") == ""
+    fallen = point(group="a_b", steps=9, cut=1, rejected=[1], reached=[9], cliff=3)
+    words = frames.cliffs(whole, [whole, fallen], "scenario")
+    assert words.startswith(
+        r"**Acceptance falls off a cliff:** in scenario a\_b, behind position 3. Behind it next to "
+    )
+    assert "drafts of 3 tokens save what the rest costs" in words
+    both = frames.cliffs(point(steps=9, cut=1, rejected=[1], reached=[9], cliff=1), [fallen], "scenario")
+    assert "in all, behind position 1; in scenario" in both
+    assert "drafts of 1 token save" in both
+
+
+@pytest.mark.parametrize(("kind", "words"), [("decay", "No cliff but decay"), ("unknown", "no data")])
+def test_without_a_cliff(kind, words):
+    assert words in frames.shape_words(point(steps=9, cut=1, rejected=[1], reached=[9], shape=kind))
 
 
 @law
-@given(truncation_series(), st.sampled_from(["hazard", "rejected"]))
-def test_any_truncation(model, colour):
-    series = over_the_wire(model, shapes.TruncationSeries)
-    no_nan(*texts(frames.truncation_tiles(series)))
-    for figure in (frames.truncation_over_time(series, colour), frames.truncation_by_scenario(series, colour)):
-        for row in figure.data[0].z or ():
-            numbers(row)
-        figure.to_json()
+@given(truncation_series())
+def test_any_truncation(model):
+    found = over_the_wire(model, shapes.TruncationSeries)
+    no_nan(*texts(frames.truncation_tiles(found)))
+    no_nan(
+        frames.headline(found.total, found.points),
+        frames.cliffs(found.total, found.points, "k"),
+        frames.shape_words(found.total),
+    )
