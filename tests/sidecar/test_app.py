@@ -202,7 +202,8 @@ async def test_c29_no_database_stops_no_request(tmp_path: Path) -> None:
             assert "the database gave no answer" in told
             said = await made.stop()
             assert "secret" not in said + refused.text
-            assert "5 rows wait" in said
+            # Of requests; and of the sidecar's version, addresses, upstream, database and spool.
+            assert "11 rows wait" in said
 
 
 async def test_the_token_guards_what_tells_and_what_switches(tmp_path: Path) -> None:

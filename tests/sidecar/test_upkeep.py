@@ -40,7 +40,7 @@ def fill(url: str, *days: float) -> None:
 def test_upgrade_says_what_it_did(url: str) -> None:
     assert run("upgrade", "--database-url", url) == (
         0,
-        "tables: revision 0006, new\nrollups: none were missing\n",
+        "tables: revision 0007, new\nrollups: none were missing\n",
         "",
     )
     fill(url, 1, 2)

@@ -16,6 +16,7 @@ from sidecar.probes.child import Child
 from sidecar.probes.embedder import Embedder
 from sidecar.record import Record
 from sidecar.store import writer
+from sidecar.store.rows import COLUMNS
 from sidecar.tap import tap
 
 FAILURES = (
@@ -109,7 +110,10 @@ def _row(record: Record, convert: Callable[[Record], Any] = writer.request_row) 
         fail(_remembered["row"])
     row = convert(record)
     # No database takes this number.
-    return (*row[:-1], 2**80) if record.scenario == "fails-refused" else row
+    if record.scenario == "fails-refused":
+        at = COLUMNS.index("bytes_out")
+        return (*row[:at], 2**80, *row[at + 1 :])
+    return row
 
 
 class _Embedder(Embedder):
