@@ -3,13 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Final, Literal
-
-import pandas as pd  # type: ignore[import-untyped]
+from typing import Final, Literal
 
 from dashboard import shapes
 from dashboard.frames import now
 from dashboard.frames.base import Tile, milliseconds, percent, ratio
+from dashboard.frames.table import NONE, Cell, Row, table
 from dashboard.words import LATENCY_GOAL_MS, NO_DATA, SLO_MIN, define
 
 Measure = Literal["latency", "ttft", "tpot"]
@@ -125,41 +124,66 @@ def _totals(series: shapes.LatencySeries) -> tuple[int, int]:
 # Tables
 
 
-def quantile_table(latency: shapes.Latency) -> pd.DataFrame:
+def quantile_table(latency: shapes.Latency) -> str:
+    """A row for each figure, both sides beside each other; as HTML."""
     sides = (latency.speculative, latency.autoregressive)
-    rows: list[tuple[str, list[str]]] = [("ok requests", [f"{side.requests:,}" for side in sides])]
+    rows = [Row([Cell("ok requests"), *(Cell(f"{side.requests:,}") for side in sides)])]
     rows += [
-        (f"{word} {name}", [milliseconds(quantile(measure, name, side)) for side in sides])
+        Row([Cell(f"{word} {name}"), *(_time(quantile(measure, name, side)) for side in sides)])
         for measure, word in MEASURES.items()
         for name in QUANTILES
     ]
     shares = [side.under_800ms_ratio for side in sides]
-    rows.append((f"at most {LATENCY_GOAL_MS} ms", [NO_DATA if share is None else percent(share) for share in shares]))
+    within = [NONE if share is None else Cell(percent(share, SLO_MIN)) for share in shares]
+    rows.append(Row([Cell(f"at most {LATENCY_GOAL_MS} ms"), *within]))
     against = f"autoregressive ({latency.baseline})" if latency.baseline else "autoregressive"
-    return pd.DataFrame(
-        {
-            "figure": [name for name, _ in rows],
-            "speculative": [values[0] for _, values in rows],
-            against: [values[1] for _, values in rows],
-        }
-    )
+    heads: list[tuple[str, Sequence[str]]] = [
+        ("of ok requests", ("p50, p95, p99",)),
+        ("speculative", ("speculative",)),
+        (against, ("autoregressive", "baseline")),
+    ]
+    return table(heads, rows, "Quantiles with and without speculation")
 
 
-def concurrency_table(series: shapes.LatencySeries, latency: shapes.Latency) -> pd.DataFrame:
-    """Lowest concurrency first."""
+def concurrency_table(series: shapes.LatencySeries, latency: shapes.Latency) -> str:
+    """Lowest concurrency first; as HTML."""
     points = in_order(series)
     reasons = {each.concurrency: each.reason for each in latency.by_concurrency}
-    without = [reasons.get(each.group or "") or short(each) if each.ratio is None else "" for each in points]
-    columns: dict[str, list[Any]] = {
-        "concurrency": [each.group or "(none)" for each in points],
-        "ratio": [NO_DATA if each.ratio is None else ratio(each.ratio, 1.0) for each in points],
-        "speculation is": [NO_DATA if each.ratio is None else verdict(each.ratio) for each in points],
-        "p95 speculative": [milliseconds(each.speculative.p95_ms) for each in points],
-        "p95 autoregressive": [milliseconds(each.autoregressive.p95_ms) for each in points],
-        "speculative requests": [each.speculative.requests for each in points],
-        "autoregressive requests": [each.autoregressive.requests for each in points],
-    }
-    return pd.DataFrame(columns | ({"why no ratio": without} if any(without) else {}))
+    heads: list[tuple[str, Sequence[str]]] = [
+        ("concurrency", ("concurrency",)),
+        ("ratio", ("latency ratio",)),
+        ("p95 speculative", ("latency", "speculative")),
+        ("p95 autoregressive", ("latency", "autoregressive")),
+        ("speculative requests", ()),
+        ("autoregressive requests", ()),
+        *([("why no ratio", ())] if any(each.ratio is None for each in points) else []),
+    ]
+    rows = [
+        Row(
+            [
+                Cell(each.group or "(none)"),
+                _ratio(each.ratio),
+                _time(each.speculative.p95_ms),
+                _time(each.autoregressive.p95_ms),
+                Cell(f"{each.speculative.requests:,}"),
+                Cell(f"{each.autoregressive.requests:,}"),
+                Cell(reasons.get(each.group or "") or short(each) if each.ratio is None else ""),
+            ][: len(heads)]
+        )
+        for each in points
+    ]
+    return table(heads, rows, "Latency by concurrency")
+
+
+def _time(value: float | None) -> Cell:
+    return NONE if value is None else Cell(milliseconds(value))
+
+
+def _ratio(value: float | None) -> Cell:
+    if value is None:
+        return NONE
+    told = f"{ratio(value, 1.0)} {verdict(value)}"
+    return Cell(f"✗ {told}", "bad") if value > 1 else Cell(told)
 
 
 def verdict(value: float) -> str:

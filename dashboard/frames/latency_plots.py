@@ -114,7 +114,7 @@ def distribution(spread: shapes.LatencyDistribution, measure: Measure) -> go.Fig
         hovermode="closest",
         uirevision=measure,
     )
-    figure.update_xaxes(ticksuffix=" ms", nticks=6, tickangle=0, rangemode="tozero")
+    figure.update_xaxes(type="linear", ticksuffix=" ms", nticks=6, tickangle=0, rangemode="tozero")
     if long_tail(spread, measure):
         figure.update_xaxes(type="log", **_ticks(spread, measure))
     figure.update_yaxes(range=[0, 1.02], tickvals=[0, 0.25, 0.5, 0.75, 0.95], tickformat=".0%", fixedrange=True)
@@ -133,7 +133,8 @@ def long_tail(spread: shapes.LatencyDistribution, measure: Measure) -> bool:
 def _ticks(spread: shapes.LatencyDistribution, measure: Measure) -> dict[str, list[Any]]:
     """Ticks of a logarithmic axis: 1, 2, 5 of each power of ten, or the powers alone where there are many."""
     values = [value for side in (spread.speculative, spread.autoregressive) for value in _values(side, measure)]
-    powers = range(floor(log10(min(values))), ceil(log10(max(values))) + 1)
+    # From a microsecond to years.
+    powers = range(max(-3, floor(log10(min(values)))), min(12, ceil(log10(max(values)))) + 1)
     digits = (1, 2, 5) if len(powers) <= 4 else (1,)
     ticks = [digit * 10.0**power for power in powers for digit in digits]
     return {"tickvals": ticks, "ticktext": [milliseconds(tick).replace(".0 ", " ") for tick in ticks]}

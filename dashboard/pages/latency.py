@@ -11,6 +11,7 @@ from dashboard.frames import latency as frames
 from dashboard.frames import latency_plots as plots
 from dashboard.frames.base import span, utc
 from dashboard.frames.now import slo_tile, with_trend
+from dashboard.frames.table import STYLE
 from dashboard.parts import DATA_SECONDS, answers, chart, tiles
 from dashboard.states import database_note, unusable
 from dashboard.words import SLO_MIN, define
@@ -29,6 +30,7 @@ def page(chosen: Filters) -> None:
         summary = ask.summary(**query)
         series, traffic = later_series.result(), later_traffic.result()
         loads, spread = later_loads.result(), later_spread.result()
+        st.html(STYLE)
         database_note(summary)
         if unusable(summary, chosen):
             return
@@ -47,7 +49,7 @@ def page(chosen: Filters) -> None:
         left, right = st.columns([2, 3])
         with left:
             st.markdown("**Quantiles of ok requests**", help=define("p50, p95, p99", "latency", "TTFT", "TPOT"))
-            st.dataframe(frames.quantile_table(summary.latency), hide_index=True, width="stretch", height="content")
+            st.html(frames.quantile_table(summary.latency))
         with right:
             chart(
                 f"{word}: how it is spread",
@@ -75,7 +77,7 @@ def page(chosen: Filters) -> None:
             if told := frames.batch_line(loads):
                 st.caption(f"{told} Above the bars: the ratio.")
         st.markdown("**By concurrency**", help=define("concurrency", "latency ratio"))
-        st.dataframe(frames.concurrency_table(loads, summary.latency), hide_index=True, width="stretch")
+        st.html(frames.concurrency_table(loads, summary.latency))
         for told in (frames.baseline_line(summary.latency), frames.sketches_line(summary)):
             if told:
                 st.caption(told)
