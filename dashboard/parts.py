@@ -27,10 +27,8 @@ STYLE = """<style>
 .sw-head { font-size: 1.7rem; font-weight: 700; line-height: 1.2; }
 .sw-head span { display: inline-block; margin-right: .35rem; }
 .sw-strip { border-left: .35rem solid; padding: .1rem .7rem; overflow-wrap: anywhere; font-size: .95rem; }
-.sw-spark { display: block; width: 100%; height: 2.2rem; overflow: visible; }
-.sw-spark polyline { fill: none; stroke: #0072B2; stroke-width: 2; stroke-linejoin: round; stroke-linecap: round;
-  vector-effect: non-scaling-stroke; }
-.sw-spark line { stroke: #8a8a8a; stroke-width: 1; stroke-dasharray: 4 3; vector-effect: non-scaling-stroke; }
+.sw-spark { display: block; width: 100%; height: 2.2rem; }
+.sw-health { font-size: 1.05rem; overflow-wrap: anywhere; } .sw-health ul { margin: .2rem 0 0; }
 .st-key-slo [data-testid="stMetricValue"] { font-size: 3.6rem; line-height: 1.15; }
 .st-key-slo [data-testid="stMetricLabel"] p { font-size: 1.05rem; font-weight: 600; }
 [data-testid="stMetricLabel"] p { white-space: normal; overflow-wrap: anywhere; }
@@ -38,6 +36,7 @@ STYLE = """<style>
 .sw-link { text-decoration: underline; color: inherit; }
 @media (max-width: 640px) {
   .sw-head { font-size: 1.35rem; }
+  [class*="st-key-tiles"] [data-testid="stColumn"] { min-width: calc(50% - 1rem) !important; flex: 1 1 45% !important; }
   .st-key-slo [data-testid="stMetricValue"] { font-size: 2.9rem; }
 }
 </style>"""
@@ -72,9 +71,11 @@ def tile(tile: Tile, *, key: str | None = None) -> None:
 
 
 def tiles(row: Sequence[Tile]) -> None:
-    for column, each in zip(st.columns(len(row)), row, strict=True):
-        with column:
-            tile(each)
+    # The key tells the style sheet: on a phone two stand side by side.
+    with st.container(key=f"tiles {row[0].label}"):
+        for column, each in zip(st.columns(len(row)), row, strict=True):
+            with column:
+                tile(each)
 
 
 def chart(title: str, figure: Any, *, helped: str, key: str, **options: Any) -> None:
@@ -100,6 +101,15 @@ def state(fallback: shapes.FallbackState) -> None:
         f"{escape(line.headline)}</div><div>{escape(line.mode)} · {escape(line.since)} · "
         f"why: {escape(line.reason)}</div>{slices}</div>"
     )
+
+
+def health(problems: Sequence[str], healthy: str) -> None:
+    """The verdict in one sentence, and what speaks against health."""
+    if not problems:
+        st.html(f'<div class="sw-health" role="status"><b>✓ Healthy.</b> {escape(healthy)}</div>')
+        return
+    told = "".join(f"<li>{escape(each)}</li>" for each in problems)
+    st.html(f'<div class="sw-health" role="status"><b>✗ Needs a look.</b><ul>{told}</ul></div>')
 
 
 def _sign(speculating: bool) -> tuple[str, str]:

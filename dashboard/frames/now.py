@@ -1,6 +1,6 @@
 """Now: is speculation on, does it pay, and since when. Pure."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -11,11 +11,70 @@ import pandas as pd  # type: ignore[import-untyped]
 import plotly.graph_objects as go  # type: ignore[import-untyped]
 
 from dashboard import shapes
-from dashboard.frames.base import Tile, count, judged, milliseconds, percent, ratio
+from dashboard.frames.base import Tile, count, judged, milliseconds, percent, ratio, utc
 from dashboard.frames.plots import AUTOREGRESSIVE, MARGIN, OTHER, SPECULATIVE, by_step, limit, line, line_chart
 from dashboard.words import LATENCY_GOAL_MS, NO_DATA, P_MIN, SIMILARITY_CRITICAL, SIMILARITY_MIN, SLO_MIN, define
 
+#: Requests below which a scenario is not called bad, as a slice does not fall back then.
+FEW = 10
 NEVER = "No request has speculated yet."
+
+# The verdict
+
+
+def problems(summary: shapes.Summary, scenarios: shapes.AcceptanceSeries) -> list[str]:
+    """What speaks against health, the worst first, in sentences. Alerts that only inform do not."""
+    found = []
+    alerts = [alert for alert in summary.alerts if alert.severity != "info"]
+    if alerts:
+        found.append(
+            f"{count(len(alerts), 'alert')} {'fires' if len(alerts) == 1 else 'fire'}: "
+            + ", ".join(sorted({alert.name for alert in alerts}))
+            + "."
+        )
+    if summary.alignment.state == "misaligned":
+        found.append(
+            f"Draft model and target model know {count(summary.alignment.moved_tokens, 'token')} by other ids."
+        )
+    p = summary.last_100.p
+    if p is not None and p < P_MIN:
+        found.append(f"Acceptance rate p is {ratio(p, P_MIN)}, below {P_MIN}.")
+    if worst := worst_scenario(scenarios):
+        found.append(
+            f"Scenario {worst.group} guesses worst: p is {ratio(worst.p or 0.0, P_MIN)} over "
+            f"{count(worst.requests, 'request')}, below {P_MIN}."
+        )
+    similarity = summary.similarity.draft.mean
+    if similarity is not None and similarity < SIMILARITY_MIN:
+        found.append(
+            f"Similarity of draft and final texts is {ratio(similarity, SIMILARITY_MIN)}, below {SIMILARITY_MIN}."
+        )
+    if summary.latency.ratio is not None and summary.latency.ratio > 1:
+        found.append(
+            f"Speculative decoding is slower than plain decoding: latency ratio {ratio(summary.latency.ratio, 1.0)}."
+        )
+    share = summary.slo.p95_latency_under_800ms_ratio
+    if share is not None and share < SLO_MIN:
+        found.append(
+            f"Latency p95 is within {LATENCY_GOAL_MS} ms in {percent(share, SLO_MIN)} of the minutes, of 95 % at least."
+        )
+    return found
+
+
+def healthy(summary: shapes.Summary) -> str:
+    """What is known to be well where nothing speaks against it."""
+    p = summary.last_100.p
+    known = NEVER.rstrip(".") if p is None else f"Acceptance rate p is {ratio(p, P_MIN)}, of {P_MIN} at least"
+    return f"{known}; no alert fires."
+
+
+def worst_scenario(series: shapes.AcceptanceSeries) -> shapes.AcceptancePoint | None:
+    """Of those below the limit, with more than a request or two."""
+    low = [point for point in series.points if point.p is not None and point.p < P_MIN and point.requests >= FEW]
+    return min(low, key=lambda point: point.p or 0.0, default=None)
+
+
+# Tiles
 
 
 def slo_tile(summary: shapes.Summary) -> Tile:
@@ -97,6 +156,11 @@ def coverage_tile(coverage: shapes.Coverage) -> Tile:
     helped = define("coverage")
     missing = sum(coverage.missing.values())
     note = f"{count(missing, 'request')} without acceptance figures." if missing else "No figures are missing."
+    for engine in coverage.engines:
+        if engine.coverage is not None:
+            note += (
+                f" Of the draft tokens that upstream {engine.upstream} counts, {percent(engine.coverage)} are known."
+            )
     if coverage.requests is None:
         return Tile("Coverage", NO_DATA, helped, note="No ok generation request was served speculatively.")
     return Tile("Coverage", percent(coverage.requests), helped, note=note)
@@ -167,7 +231,11 @@ def scenario_table(series: shapes.AcceptanceSeries) -> pd.DataFrame:
 # Charts
 
 
-def p_over_time(series: shapes.AcceptanceSeries, span: tuple[datetime, datetime] | None) -> go.Figure:
+def p_over_time(
+    series: shapes.AcceptanceSeries,
+    span: tuple[datetime, datetime] | None,
+    switches: Sequence[shapes.Transition] = (),
+) -> go.Figure:
     rows = by_step(series.points, series.step_s)
     figure = line_chart(span)
     figure.add_trace(
@@ -187,7 +255,26 @@ def p_over_time(series: shapes.AcceptanceSeries, span: tuple[datetime, datetime]
     limit(figure, P_MIN, f"{P_MIN}")
     figure.update_yaxes(range=[0, 1], tickformat=".1f")
     figure.update_layout(showlegend=False)
+    _switches(figure, switches, span)
     return figure
+
+
+def _switches(figure: go.Figure, switches: Sequence[shapes.Transition], span: tuple[datetime, datetime] | None) -> None:
+    """Where decoding was switched: a triangle at the foot of the chart."""
+    shown = [each for each in switches if each.from_state != each.to_state]
+    if span is not None:
+        shown = [each for each in shown if span[0] <= utc(each.at) < span[1]]
+    figure.add_trace(
+        go.Scatter(
+            x=[utc(each.at) for each in shown],
+            y=[0.03] * len(shown),
+            mode="markers",
+            name="switch",
+            marker={"symbol": "triangle-up", "size": 11, "color": AUTOREGRESSIVE},
+            text=[f"{each.slice or 'all traffic'}: {each.from_state} to {each.to_state}" for each in shown],
+            hovertemplate="%{text}<extra></extra>",
+        )
+    )
 
 
 def latency_over_time(series: shapes.LatencySeries, span: tuple[datetime, datetime] | None) -> go.Figure:

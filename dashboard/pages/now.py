@@ -3,12 +3,12 @@
 import streamlit as st
 
 from dashboard import shapes
-from dashboard.client import Client
+from dashboard.client import Client, Problem
 from dashboard.filters import Filters
 from dashboard.frames import now as frames
 from dashboard.frames.base import plain, utc
 from dashboard.frames.state import alert_text, footer
-from dashboard.parts import DATA_SECONDS, STATE_SECONDS, answers, chart, state, tile, tiles
+from dashboard.parts import DATA_SECONDS, STATE_SECONDS, answers, chart, health, state, tile, tiles
 from dashboard.states import database_note, misaligned, missing, no_speculation, unusable
 from dashboard.switch import switch
 from dashboard.words import LATENCY_GOAL_MS, P_MIN, SIMILARITY_MIN, SLO_MIN, define
@@ -27,13 +27,17 @@ def page(chosen: Filters) -> None:
 def _state() -> None:
     with answers() as ask:
         state(ask.fallback())
-        firing = [alert for alert in ask.alerts().alerts if alert.status == "firing"]
-        if firing:
-            _alerts(ask, firing)
 
 
-def _alerts(ask: Client, firing: list[shapes.ActiveAlert]) -> None:
-    runbook = ask.runbook().alerts
+def _alerts(ask: Client, alerts: shapes.Alerts) -> None:
+    firing = [alert for alert in alerts.alerts if alert.status == "firing"]
+    if not firing:
+        return
+    try:
+        runbook = ask.runbook().alerts
+    except Problem:
+        # Alerts are shown without it too.
+        runbook = {}
     for alert in firing:
         # The label is its key: an opened one stays open.
         with st.expander(
@@ -57,19 +61,26 @@ def _figures(chosen: Filters) -> None:
         later_latency = ask.later(ask.latency, **query, step=step)
         later_traffic = ask.later(ask.traffic, **query, step=step)
         later_scenarios = ask.later(ask.acceptance, **query, by="scenario")
+        later_alerts = ask.later(ask.alerts)
+        later_fallback = ask.later(ask.fallback)
         later_similarity = ask.later(ask.similarity, **pairs, step=step)
         summary = ask.summary(**query)
         acceptance, latency, traffic = later_acceptance.result(), later_latency.result(), later_traffic.result()
         scenarios, similarity = later_scenarios.result(), later_similarity.result()
+        fallback, alerts = later_fallback.result(), later_alerts.result()
         database_note(summary)
         misaligned(summary.alignment)
+        if summary.traffic.requests:
+            health(frames.problems(summary, scenarios), frames.healthy(summary))
+        _alerts(ask, alerts)
         if unusable(summary, chosen):
             return
         speculated = bool(summary.acceptance.requests)
         if not speculated:
             no_speculation(summary, chosen)
         trend = frames.with_trend
-        wide, *narrow = st.columns([2, 1, 1])
+        with st.container(key="tiles first"):
+            wide, *narrow = st.columns([2, 1, 1])
         with wide:
             share = trend(frames.slo_tile(summary), traffic, lambda each: each.p95_latency_under_800ms_ratio, SLO_MIN)
             tile(share, key="slo")
@@ -95,7 +106,7 @@ def _figures(chosen: Filters) -> None:
                     lambda each: each.mean,
                     SIMILARITY_MIN,
                 ),
-                trend(frames.coverage_tile(summary.coverage), traffic, lambda each: each.coverage, None),
+                trend(frames.coverage_tile(summary.coverage), traffic, lambda each: each.coverage, 1.0),
             ]
         )
         tiles(
@@ -113,7 +124,7 @@ def _figures(chosen: Filters) -> None:
                     LATENCY_GOAL_MS,
                 ),
                 *(
-                    trend(each, traffic, value, None)
+                    trend(each, traffic, value, 0.0)
                     for each, value in zip(
                         frames.traffic_tiles(summary.traffic),
                         (lambda each: each.requests_per_s, lambda each: each.completion_tokens_per_s),
@@ -126,8 +137,8 @@ def _figures(chosen: Filters) -> None:
         left, right = st.columns(2)
         with left:
             chart(
-                "Acceptance rate p over time (UTC)",
-                frames.p_over_time(acceptance, held),
+                "Acceptance rate p over time (UTC), ▲ switches",
+                frames.p_over_time(acceptance, held, fallback.history),
                 helped=define("acceptance rate p", "interval of p"),
                 key="p_over_time",
             )

@@ -8,12 +8,12 @@ from datetime import timedelta
 import httpx
 import msgspec
 import pytest
+from support import board
 
 from dashboard import client as client_module
 from dashboard import shapes
 from dashboard.client import Client, Kind, Problem
 from sidecar.api import models, texts
-from support import board
 
 
 def test_reads_every_endpoint(api):

@@ -71,6 +71,7 @@ def test_range_and_scenario_come_from_the_url_and_go_to_the_api(now, api):
 
 def test_a_scenario_that_did_not_speculate(now, truncation, api, sample):
     api.answers["acceptance"] = sample.acceptance() | {"step_s": None, "points": []}
+    api.answers["summary"] = sample.summary(acceptance=sample.figures(0, None), last_100=sample.figures(0, None))
     nothing = sample.truncation() | {"points": [], "positions": 0, "first_position_share": None}
     api.answers["truncation"] = nothing | {"total": sample.truncation_point(0, 1.0, drafted=0, positions=0)}
     for page in (now, truncation):
@@ -78,6 +79,62 @@ def test_a_scenario_that_did_not_speculate(now, truncation, api, sample):
         at = page.run()
         assert not at.exception
         assert "No speculation seen in the last 1 hour in scenario quiet." in said(at)
+
+
+def test_what_is_wrong_is_told_first(now, api, sample):
+    alerts = sample.board.alerts("SpecwatchAcceptanceLow")
+    api.answers["alerts"] = alerts
+    firing = {"name": "SpecwatchAcceptanceLow", "severity": "critical", "labels": {}, "summary": "", "value": 0.6}
+    firing["since"] = alerts["alerts"][0]["starts_at"]
+    api.answers["summary"] = sample.summary(last_100=sample.figures(100, 0.6), alerts=[firing])
+    text = said(now.run())
+    assert "Needs a look" in text
+    assert "1 alert fires: SpecwatchAcceptanceLow." in text
+    assert "Acceptance rate p is 0.600, below 0.65." in text
+    assert "Scenario translate guesses worst: p is 0.550 over 100 requests, below 0.65." in text
+    assert "**Means.** Less than 0.65 of the draft tokens are accepted." in text, "the runbook, with the alert"
+    assert now.expander[0].label.startswith("Switch decoding")
+    assert now.expander[1].label.replace("\\", "") == (
+        "**SpecwatchAcceptanceLow** (critical): Too few draft tokens are accepted (scenario translate): 0.55"
+    )
+
+
+def test_health_in_a_sentence(now, api, sample):
+    by_scenario = sample.acceptance("scenario")
+    by_scenario["points"] = [point for point in by_scenario["points"] if point["group"] == "code"]
+    api.answers["acceptance"] = lambda query: (200, by_scenario if "by" in query else sample.acceptance())
+    slo = {"latency_under_800ms_ratio": 0.99, "p95_latency_under_800ms_ratio": 0.97}
+    api.answers["summary"] = sample.summary(slo=slo)
+    assert "✓ Healthy.</b> Acceptance rate p is 0.723, of 0.65 at least; no alert fires." in said(now.run())
+
+
+def test_a_held_time_range(now, api):
+    now.query_params["since"], now.query_params["until"] = "2026-11-29T02:10:00Z", "2026-11-29T03:00:00+00:00"
+    at = now.run()
+    assert not at.exception
+    held = {"window": "366d", "since": "2026-11-29T02:10:00Z", "until": "2026-11-29T03:00:00Z"}
+    asked = [(name, query) for _, name, query, _ in api.seen]
+    assert ("summary", held) in asked
+    assert ("traffic", held | {"step": "1m"}) in asked
+    at.button(key="hold_end").click().run()
+    assert ("summary", {"window": "1h"}) in [(name, query) for _, name, query, _ in api.seen]
+
+
+@pytest.mark.parametrize(
+    ("since", "until"),
+    [
+        ("yesterday", "2026-11-29T03:00:00Z"),
+        ("2026-11-29T03:00:00Z", "2026-11-29T02:00:00Z"),
+        ("2020-01-01T00:00:00Z", "2026-01-01T00:00:00Z"),
+        ("2026-11-29T03:00:00Z", ""),
+    ],
+)
+def test_a_held_time_range_that_is_none_says_so(now, api, since, until):
+    now.query_params["since"], now.query_params["until"] = since, until
+    at = now.run()
+    assert not at.exception
+    assert "`since` and `until` of the address are no time range" in said(at)
+    assert ("summary", {"window": "1h"}) in [(name, query) for _, name, query, _ in api.seen]
 
 
 def test_not_reachable(now, api):
