@@ -1,19 +1,17 @@
-"""Ten million requests: how long every query of `/api/v1` and every dashboard page takes, and in what memory.
+"""Ten million requests: how long every query of `/api/v1` takes, and in what memory.
 
     python tests/bench/years.py fill --database-url sqlite:////tmp/years.db --rows 10000000 --days 30
     python tests/bench/years.py ask --database-url sqlite:////tmp/years.db
     python tests/bench/years.py ask --database-url sqlite:////tmp/years.db --exact     # as without rollups
-    python tests/bench/years.py pages --database-url sqlite:////tmp/years.db
 
 `fill` makes the rows in SQL, of some thousand different ones, spread evenly over the days before now, and then the
-rollups. `ask` starts a sidecar on them and asks it by HTTP, each query several times; `pages` opens the dashboard's
-pages in Chromium. PostgreSQL is whatever the URL names.
+rollups. `ask` starts a sidecar on them and asks it by HTTP, each query several times. PostgreSQL is whatever the URL
+names. The dashboard's pages over the same rows: `board.py`.
 """
 
 import argparse
 import contextlib
 import random
-import shutil
 import signal
 import statistics
 import subprocess
@@ -171,7 +169,10 @@ _BY = ("scenario", "model", "temperature", "prompt_length", "concurrency", "k")
 def queries() -> Iterator[tuple[str, dict[str, str]]]:
     for window, step in WINDOWS.items():
         yield "summary", {"window": window}
-        for name in ("acceptance", "truncation", "latency"):
+        yield "summary", {"window": window, "scenario": "code"}
+        yield "latency/distribution", {"window": window}
+        yield "latency/distribution", {"window": window, "scenario": "code"}
+        for name in ("acceptance", "truncation", "latency", "traffic"):
             yield name, {"window": window}
             yield name, {"window": window, "step": step}
             yield name, {"window": window, "step": step, "by": "scenario"}
@@ -180,10 +181,18 @@ def queries() -> Iterator[tuple[str, dict[str, str]]]:
                 yield name, {"window": window, "by": by}
         yield "similarity", {"window": window}
         yield "similarity", {"window": window, "step": step}
+        yield "similarity", {"window": window, "by": "scenario"}
+        yield "similarity/histogram", {"window": window}
+        yield "similarity/pairs", {"window": window}
+        yield "events", {"window": window}
     yield "requests", {}
     yield "requests", {"limit": "500"}
     yield "requests", {"scenario": "fault_report", "outcome": "upstream_error"}
     yield "requests", {"scenario": "nobody"}
+    yield "requests", {"truncated_at": "4"}
+    yield "requests", {"p_below": "0.01"}
+    yield "requests", {"latency_over_ms": "100000"}
+    yield "requests", {"reply_id": "nobody's"}
     yield "requests/no-such-id", {}
     for name in ("fallback", "alerts", "windows", "alignment", "quality", "engine"):
         yield name, {}
@@ -218,7 +227,7 @@ def sidecar(database_url: str, folder: Path, *, exact: bool = False) -> Iterator
 def ask(database_url: str, repeats: int, only: str, *, exact: bool) -> None:
     with tempfile.TemporaryDirectory() as folder, sidecar(database_url, Path(folder), exact=exact) as (address, pid):
         client = httpx.Client(base_url=f"{address}/api/v1/", timeout=60)
-        print(f"resident memory at the start: {_memory(pid, 'VmRSS')} MiB")
+        print(f"resident memory at the start: {resident(pid)} MiB")
         slow: list[tuple[float, float, float, str]] = []
         everything: list[float] = []
         for path, query in queries():
@@ -239,55 +248,22 @@ def ask(database_url: str, repeats: int, only: str, *, exact: bool) -> None:
         print(
             f"{statistics.median(everything):.0f} ms, p95 {_p95(everything):.0f} ms, longest {max(everything):.0f} ms"
         )
-        print(f"resident memory at the end: {_memory(pid, 'VmRSS')} MiB, at most {_memory(pid, 'VmHWM')} MiB")
+        print(f"resident memory at the end: {resident(pid)} MiB, at most {resident(pid, 'VmHWM')} MiB")
 
 
 def _p95(values: list[float]) -> float:
     return sorted(values)[-(-95 * len(values) // 100) - 1]
 
 
-def _memory(pid: int, name: str) -> int:
+def resident(pid: int, name: str = "VmRSS") -> int:
+    """Memory of a process, MiB."""
     line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith(name))
     return int(line.split()[1]) // 1024
 
 
-def pages(database_url: str, repeats: int) -> None:
-    from playwright.sync_api import sync_playwright
-
-    (port,) = free_ports(1)
-    with tempfile.TemporaryDirectory() as folder, sidecar(database_url, Path(folder)) as (address, _):
-        command = [sys.executable, "-m", "dashboard", "--api", address, "--port", str(port)]
-        board = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            for _ in range(300):
-                with contextlib.suppress(httpx.HTTPError):
-                    httpx.get(f"http://127.0.0.1:{port}/_stcore/health")
-                    break
-                time.sleep(0.1)
-            with sync_playwright() as playwright:
-                program = shutil.which("chromium")
-                browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-                tab = browser.new_page()
-                for name in ("", "truncation"):
-                    for window in ("24h", "7d"):
-                        took = []
-                        for _ in range(repeats + 1):
-                            begun = time.monotonic()
-                            tab.goto(f"http://127.0.0.1:{port}/{name}?window={window}")
-                            tab.locator(".js-plotly-plot .main-svg").first.wait_for(state="attached", timeout=60_000)
-                            took.append(1000 * (time.monotonic() - begun))
-                        # The first one starts Streamlit's own code.
-                        p95, least = _p95(took[1:]), min(took)
-                        print(f"{name or 'now':10} {window:4} first chart: p95 {p95:.0f} ms, least {least:.0f}")
-                browser.close()
-        finally:
-            board.send_signal(signal.SIGINT)
-            board.wait(30)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("fill", "ask", "pages"))
+    parser.add_argument("what", choices=("fill", "ask"))
     parser.add_argument("--database-url", required=True)
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--days", type=int, default=30)
@@ -300,8 +276,6 @@ def main() -> None:
             fill(given.database_url, given.rows, given.days)
         case "ask":
             ask(given.database_url, given.repeats, given.only, exact=given.exact)
-        case "pages":
-            pages(given.database_url, given.repeats)
 
 
 if __name__ == "__main__":
