@@ -7,7 +7,8 @@ from typing import NamedTuple
 STYLE = """<style>
 .sw-facts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(290px, 100%), 1fr)); gap: .8rem 2rem; }
 .sw-facts h4 { font-size: 1rem; margin: 0; padding: 0; } .sw-facts div { overflow-wrap: anywhere; }
-.sw-facts dl { display: grid; grid-template-columns: 9rem 1fr; gap: 0 .6rem; margin: .2rem 0; font-size: .9rem; }
+.sw-facts dl { display: grid; grid-template-columns: fit-content(15rem) 1fr; gap: 0 1rem; margin: .2rem 0; padding: 0;
+  font-size: .9rem; }
 .sw-facts dt, .sw-facts dd { margin: 0; padding: 0; } .sw-facts dt { font-weight: 400; opacity: .75; }
 .sw-facts dt[title] { text-decoration: underline dotted; cursor: help; }
 </style>"""

@@ -174,7 +174,7 @@ def _columns() -> dict[str, Any]:
     return {
         "started (UTC)": st.column_config.TextColumn(pinned=True),
         "arm": st.column_config.TextColumn(help=define("arm")),
-        "outcome": st.column_config.TextColumn(help=define("outcome")),
+        "outcome": st.column_config.TextColumn(help=define("outcome"), width=115),
         "p": number("%.3f", "acceptance rate p"),
         "accepted/drafted": st.column_config.TextColumn(help=define("draft tokens")),
         "steps": number("%d", "verify step"),

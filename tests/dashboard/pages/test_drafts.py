@@ -8,6 +8,7 @@ def test_drafts(api):
     assert not at.exception
     text = said(at)
     assert "What the draft model proposed for the last 10 requests" in text
+    assert "Of older requests the page Requests shows the verify steps" in text
     assert ("GET", "drafts", {"limit": "10"}, None) in api.seen
     assert "<b>p 0.647</b> · 11 of 17 draft tokens accepted · reply of 16 tokens, ended by stop" in text
     assert "p no data</b> · nothing drafted" in text
@@ -29,3 +30,13 @@ def test_no_drafts(api):
     assert "No drafts yet." in said(page_of("drafts").run())
     api.answers["drafts"] = (500, {"error": {"message": "it broke"}})
     assert "The sidecar gave no figures." in said(page_of("drafts").run())
+
+
+def test_characters_of_several_tokens(api, sample):
+    at = sample.position
+    step = [at("accepted", r"\xe4\xbd", r"\xe4\xbd"), at("rejected", "x", r"\xa0")]
+    api.answers["drafts"] = {"drafts": [sample.draft(step, draft_text="x", final_text="你")]}
+    text = said(page_of("drafts").run())
+    assert ">◌</span>" in text
+    assert ">你</span>" in text
+    assert "◌: the token holds a part of a character, and the next one of the reply the rest." in text
