@@ -297,6 +297,7 @@ class Recorder:
     def _record(self, record: Record) -> None:
         now = time.time()
         self.writer.put(record)
+        self.similarity.saw(record.reply_id, record.scenario)
         self.windows.add(record, now)
         self.latencies.add(record)
         self.recent.add(record, now)

@@ -9,6 +9,7 @@ import random
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from msgspec.structs import asdict
@@ -25,6 +26,10 @@ _log = logging.getLogger(__name__)
 MOST_WAITING = 64
 #: Pairs compared at a time.
 _BATCH = 8
+#: Replies whose scenarios are remembered: those of the pairs that wait are among them.
+_MOST_SCENARIOS = 8192
+#: How long a pair waits for its record, which tells the scenario, s; the record waits for its events half as long.
+_LATE_S = 1.0
 #: Until the next try, s, after the process died; doubled each time it dies again.
 _PAUSE_S, _MOST_PAUSE_S = 1.0, 300.0
 
@@ -79,6 +84,8 @@ class Similarity:
         self._told = told
         self._waiting: deque[Pair] = deque()
         self._working = False
+        self._scenarios: dict[str, str] = {}
+        self._late: deque[SimilarityRow] = deque()
         self._pause_s = 0.0
         #: Why nothing can be compared.
         self.reason = embedder if isinstance(embedder, str) else None
@@ -99,6 +106,14 @@ class Similarity:
             else:
                 self.dropped["budget"] += 1
 
+    def saw(self, reply_id: str | None, scenario: str) -> None:
+        """Take in what the record of a reply tells, which the engine does not."""
+        if self._embedder is None or reply_id is None:
+            return
+        self._scenarios[reply_id] = scenario
+        if len(self._scenarios) > _MOST_SCENARIOS:
+            del self._scenarios[next(iter(self._scenarios))]
+
     def compare(self, pair: Pair) -> None:
         """Have a pair compared, as far as the queue allows; replays have cost enough to need no budget here."""
         if self._embedder is None:
@@ -112,6 +127,8 @@ class Similarity:
                 self._spawn(self._work(self._embedder), "similarity")
 
     def close(self) -> None:
+        while self._late:
+            self._tell_late()
         if self._embedder is not None:
             self._embedder.close()
 
@@ -166,21 +183,29 @@ class Similarity:
             self._windows[pair.kind].add(score)
         elif reason is None:
             reason = "a text is empty"
-        self._told(
-            SimilarityRow(
-                at=time.time(),
-                instance=self._instance,
-                request_id=pair.request_id,
-                kind=pair.kind,
-                score=score,
-                level=self._limits.level(score),
-                reason=reason,
-                model="" if self._embedder is None else self._embedder.model,
-                chunked=compared.chunked,
-                first_divergence=None if divergence is None else divergence.characters,
-                scenario=pair.scenario,
-            )
+        row = SimilarityRow(
+            at=time.time(),
+            instance=self._instance,
+            request_id=pair.request_id,
+            kind=pair.kind,
+            score=score,
+            level=self._limits.level(score),
+            reason=reason,
+            model="" if self._embedder is None else self._embedder.model,
+            chunked=compared.chunked,
+            first_divergence=None if divergence is None else divergence.characters,
+            scenario=pair.scenario or self._scenarios.get(pair.request_id),
         )
+        if row.scenario is None:
+            self._late.append(row)
+            asyncio.get_running_loop().call_later(_LATE_S, self._tell_late)
+        else:
+            self._told(row)
+
+    def _tell_late(self) -> None:
+        if self._late:
+            row = self._late.popleft()
+            self._told(replace(row, scenario=self._scenarios.get(row.request_id)))
 
     def forget(self) -> None:
         """Count the scores of drafts anew."""

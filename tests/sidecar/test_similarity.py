@@ -113,6 +113,29 @@ async def test_a_text_that_is_not_whole_is_compared_and_says_so(made: Made) -> N
     assert row.reason == "the reply is longer than what is kept of it"
 
 
+async def test_a_pair_takes_the_scenario_of_its_record(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sidecar.similarity._MOST_SCENARIOS", 2)
+    for reply_id in ("r9", None, "r0"):
+        made.similarity.saw(reply_id, f"of {reply_id}")
+    made.compare(("a", "a"), ("b", "b"), ("c", "c"))
+    (early,) = await made.told(1)
+    assert (early.request_id, early.scenario) == ("r0", "of r0")
+    await until(lambda: len(made.similarity._late) == 2)
+    made.similarity.saw("r1", "of r1")
+    rows = await made.told(3)
+    assert [(row.request_id, row.scenario) for row in rows[1:]] == [("r1", "of r1"), ("r2", None)]
+    assert list(made.similarity._scenarios) == ["r0", "r1"], "the oldest is forgotten"
+
+
+async def test_what_waits_for_its_record_is_told_at_the_end() -> None:
+    made = Made(Embedder("universal-sentence-encoder", None))
+    made.compare(("a", "a"))
+    await until(lambda: len(made.similarity._late) == 1, 60)
+    assert made.rows == []
+    await made.close()
+    assert [row.score for row in made.rows] == [1.0]
+
+
 async def test_what_is_sampled() -> None:
     drafted, plain = request(([], [1]), ([2, 3], [2, 4])), request(([], [1]), ([], [2]))
     every, none = (Made(Embedder("universal-sentence-encoder", None), share) for share in (1.0, 0.0))
@@ -256,6 +279,8 @@ async def test_the_whole_way_from_an_engine_to_the_admin_port(tmp_path: Path) ->
                 break
             await asyncio.sleep(0.05)
         assert {point["kind"] for point in series["points"]} == {"draft"}
+        named = (await api(made, "similarity?window=1h&by=scenario"))["points"]
+        assert {point["group"] for point in named} == {"default", "unknown"}, "no record came of the second"
         assert series["last_100"]["model"] == "universal-sentence-encoder"
         quality = await api(made, "quality")
         assert [(each["request_id"], each["flag"]) for each in quality["recent"]] == [
