@@ -157,7 +157,8 @@ def of_rows(connection: Connection, source: Source, by: str, now: float) -> Sour
     """The same window, from rows, for what rollups know by `by` alone. Raises TooManyRows."""
     if source.pieces is None:
         return source
-    filters = replace(source.filters, since=utc(source.since), until=utc(source.until))
+    until = None if source.filters.until is None else utc(source.until)
+    filters = replace(source.filters, since=utc(source.since), until=until)
     return choose(connection, Asked(ceil(now - source.since), now, by=by, filters=filters), 0)
 
 

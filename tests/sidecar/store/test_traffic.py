@@ -323,7 +323,7 @@ def test_concurrency_of_one_scenario_is_read_from_rows(store: Rolled, monkeypatc
     )
     latency = store.reader.summary(HOUR, NOW, Filters(scenario="chat"))["latency"]
     assert (latency["ratio"], latency["ratio_concurrency"]) == ((400 + 56) / (800 + 52), "2-4")
-    monkeypatch.setattr(source, "MOST_ROWS", 100)
+    monkeypatch.setattr(source, "MOST_ROWS", 200)
     found = store.reader.summary(HOUR, NOW, Filters(scenario="chat"))
     assert found["exact"] is False
     assert (found["latency"]["ratio"], found["latency"]["by_concurrency"]) == (None, [])
@@ -332,6 +332,7 @@ def test_concurrency_of_one_scenario_is_read_from_rows(store: Rolled, monkeypatc
         "figures of concurrency of one scenario or model are made of rows, and those of this window are 230, more than"
     )
     assert found["latency"]["ratio_reason"].startswith(words)
+    assert "ask for window=" in found["latency"]["ratio_reason"]
     with pytest.raises(TooManyRows, match="one instance are made of rows"):
         store.reader.summary(HOUR, NOW, Filters(instance="test"))
 
