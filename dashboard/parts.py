@@ -23,10 +23,10 @@ STYLE = """<style>
 .block-container, .stMainBlockContainer { padding-top: 3.5rem; padding-bottom: 2rem; max-width: 1400px; }
 .sw-state { border-left: .6rem solid; border-radius: .4rem; padding: .7rem 1rem;
   background: rgba(128,128,128,.10); line-height: 1.45; overflow-wrap: anywhere; }
-.sw-on { border-color: #0072B2; } .sw-off { border-color: #D55E00; }
 .sw-head { font-size: 1.7rem; font-weight: 700; line-height: 1.2; }
 .sw-head span { display: inline-block; margin-right: .35rem; }
 .sw-strip { border-left: .35rem solid; padding: .1rem .7rem; overflow-wrap: anywhere; font-size: .95rem; }
+.sw-on { border-color: #0072B2; } .sw-off { border-color: #D55E00; }
 .sw-spark { display: block; width: 100%; height: 2.2rem; }
 .sw-health { font-size: 1.05rem; overflow-wrap: anywhere; } .sw-health ul { margin: .2rem 0 0; }
 .st-key-slo [data-testid="stMetricValue"] { font-size: 3.6rem; line-height: 1.15; }
