@@ -46,7 +46,7 @@ def test_upgrade_says_what_it_did(url: str) -> None:
     fill(url, 1, 2)
     assert run("upgrade", SPECWATCH_DATABASE_URL=url) == (
         0,
-        "tables: revision 0006\nrollups: 6 minutes, hours and days made\n",
+        "tables: revision 0007\nrollups: 6 minutes, hours and days made\n",
         "",
     )
 
