@@ -194,8 +194,7 @@ def time_line(
     figure = make_subplots(rows=2, cols=1, shared_xaxes=True, row_heights=[0.5, 0.5], vertical_spacing=0.04)
     inside = [event for event in events if held[0] <= utc(event.at) <= held[1]]
     figure.add_trace(_lines(inside), row=1, col=1)
-    for trace in p_over_time(acceptance, None).data:
-        figure.add_trace(trace, row=1, col=1)
+    figure.add_trace(p_over_time(acceptance, None).data[0], row=1, col=1)
     figure.add_hline(y=P_MIN, line={"color": MUTED, "dash": "dash", "width": 1.5}, row=1, col=1)
     for kind in LANES:
         figure.add_trace(_lane(kind, [event for event in inside if event.kind == kind]), row=2, col=1)
