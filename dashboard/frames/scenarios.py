@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from math import ceil
 from typing import Literal
 
 from dashboard import shapes
@@ -213,8 +214,8 @@ def grid(series: shapes.AcceptanceSeries) -> list[datetime]:
     step, since, until = timedelta(seconds=min(series.step_s, 10**9)), utc(series.since), utc(series.until)
     if (until - since) / step > MAX_STEPS:
         return times
-    before = max(0, min(MAX_STEPS, int((times[0] - since) / step)))
-    after = max(0, min(MAX_STEPS, -int((times[-1] - until) / step) - 1))
+    before = max(0, min(MAX_STEPS, ceil((times[0] - since) / step)))
+    after = max(0, min(MAX_STEPS, ceil((until - times[-1]) / step) - 1))
     return [
         *(times[0] - step * back for back in range(before, 0, -1)),
         *times,

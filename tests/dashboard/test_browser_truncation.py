@@ -51,7 +51,7 @@ def test_a_click_on_a_cell_shows_its_requests(url, api, chromium):
     page.get_by_text("truncated at position 2, 2026-11-29 18:00 to 18:01 UTC").wait_for()
 
     # Position 3 of the second worst scenario: the step is given up for it.
-    click(1, 1.5, 2.5, rows=4, columns=5)
+    click(1, 1.5, 2.1, rows=4, columns=5)
     whole = {"since": "2026-11-29T17:30:00Z", "until": "2026-11-29T18:30:00Z"}
     wait_for({"truncated_at": "3", "scenario": "summarise"} | whole)
     page.get_by_text("17:30 to 18:30 UTC, scenario summarise").wait_for()
