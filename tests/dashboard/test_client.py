@@ -34,7 +34,7 @@ def test_reads_every_endpoint(api):
     assert client.alerts().rules[0].for_s == 30
     assert "SpecwatchAcceptanceLow" in client.runbook().alerts
     assert client.events(window="1h").next_cursor is None
-    assert client.requests(window="1h").next_cursor == "second"
+    assert client.requests(scenario="chat").next_cursor == "second"
     assert client.request("a/b?").steps == "44424033"
     assert api.paths[-1] == "/api/v1/requests/a%2Fb%3F"
     assert client.texts("a").texts == []
@@ -148,6 +148,7 @@ def names(annotation: object) -> str:
     return (
         str(annotation)
         .replace("sidecar.api.models.", "")
+        .replace("sidecar.api.texts.", "")
         .replace("dashboard.shapes.", "")
         .replace("<class '", "")
         .replace("'>", "")
