@@ -158,6 +158,34 @@ def test_a_look_for_what_few_rows_have_is_bounded(store: Rolled, only: Only) -> 
     assert [[row["request_id"] for row in page] for page in found] == [[], [], ["rare"]]
 
 
+NOT_TRUSTED = figures((3, 1), quality=AcceptanceQuality.INCONSISTENT, reason="too many")
+
+
+@pytest.mark.parametrize(
+    ("only", "fields", "is_found"),
+    [
+        (Only(p_below=0.3), {"acceptance": figures((3, 1))}, True),
+        (Only(p_below=0.25), {"acceptance": figures((3, 1))}, False),
+        (Only(p_below=1), {"acceptance": NOT_TRUSTED}, False),
+        (Only(p_below=1), {"acceptance": Acceptance()}, False),
+        (Only(p_below=1), {"acceptance": figures((0, 0))}, False),
+        (Only(truncated_at=1), {"acceptance": figures((3, 1))}, True),
+        (Only(truncated_at=2), {"acceptance": figures((3, 1))}, False),
+        (Only(truncated_at=1), {"acceptance": figures((0, 4))}, False),
+        (Only(truncated_at=1), {"acceptance": NOT_TRUSTED}, False),
+        (Only(truncated_at=1), {"acceptance": Acceptance()}, False),
+        (Only(latency_over_ms=0), {"latency_ms": 0.1}, True),
+        (Only(latency_over_ms=0), {"latency_ms": 0.0}, False),
+        (Only(latency_over_ms=0), {"latency_ms": None}, False),
+        (Only(reply_id="a\0"), {"reply_id": "a\0"}, True),
+        (Only(reply_id="a"), {"reply_id": None}, False),
+    ],
+)
+def test_what_is_unknown_is_no_number(store: Rolled, only: Only, fields: dict[str, Any], is_found: bool) -> None:
+    store.hold([record(**fields)])
+    assert sum(map(len, walk(store, Filters(), only=only))) == is_found
+
+
 def test_hours_without_rows_of_a_scenario_are_passed_over(store: Rolled) -> None:
     busy = [record(started_at=NOW - i * 600, scenario="chat") for i in range(6 * 200)]
     store.hold([*busy, record(started_at=NOW - 190 * HOUR, scenario="seldom")])
