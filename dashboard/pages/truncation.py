@@ -1,5 +1,6 @@
 """Truncation: at which position of the draft the target model says no, when, and for whom."""
 
+from concurrent.futures import Future
 from functools import partial
 
 import streamlit as st
@@ -30,7 +31,8 @@ def page(chosen: Filters) -> None:
         of_scenarios = ask.later(ask.truncation, **chosen.query, by="scenario")
         of_groups = of_scenarios if by == "scenario" else ask.later(ask.truncation, **chosen.query, by=by)
         summary = ask.summary(**chosen.query)
-        over_time, scenarios, groups = later.result(), of_scenarios.result(), of_groups.result()
+        over_time, scenarios = later.result(), of_scenarios.result()
+        groups = _unless_refused(of_groups)
         database_note(summary)
         if unusable(summary, chosen):
             return
@@ -56,6 +58,16 @@ def _of_url() -> By:
     return next((by for by in BY if by == st.query_params.get("by")), "scenario")
 
 
+def _unless_refused(asked: Future[shapes.TruncationSeries]) -> shapes.TruncationSeries | str:
+    """The answer, or why there is none, in Markdown."""
+    try:
+        return asked.result()
+    except Problem as problem:
+        if problem.kind is not Kind.REFUSED:
+            raise
+        return plain(str(problem))
+
+
 def _shape(total: shapes.TruncationPoint, scenarios: list[shapes.TruncationPoint]) -> None:
     if words := frames.cliffs(total, scenarios, "scenario"):
         st.warning(words, icon=":material/trending_down:")
@@ -63,7 +75,7 @@ def _shape(total: shapes.TruncationPoint, scenarios: list[shapes.TruncationPoint
         st.caption(frames.shape_words(total), help=define("cliff", "decay"))
 
 
-def _maps(over_time: shapes.TruncationSeries, groups: shapes.TruncationSeries) -> None:
+def _maps(over_time: shapes.TruncationSeries, groups: shapes.TruncationSeries | str) -> None:
     with st.container(horizontal=True):
         st.segmented_control(
             "Colour",
@@ -101,7 +113,9 @@ def _maps(over_time: shapes.TruncationSeries, groups: shapes.TruncationSeries) -
         f"Colour: {shown}; grey: never drafted. Below: share of the verify steps with every draft token accepted. "
         "A click on a cell shows its requests."
     )
-    if groups.points:
+    if isinstance(groups, str):
+        st.info(groups, icon=":material/date_range:")
+    elif groups.points:
         _chart(
             f"First rejection by {by} and position{', highest truncation rate first' if by != 'k' else ''}",
             positions.by_group(groups, by, colour, None if number is None or not group else (number, group)),
@@ -137,7 +151,9 @@ def _forget_group() -> None:
     st.session_state["group"] = None
 
 
-def _behind(ask: Client, chosen: Filters, over_time: shapes.TruncationSeries, groups: shapes.TruncationSeries) -> None:
+def _behind(
+    ask: Client, chosen: Filters, over_time: shapes.TruncationSeries, groups: shapes.TruncationSeries | str
+) -> None:
     """Which cell is chosen, by click or here, and its requests."""
     by: By = st.session_state["by"]
     st.markdown(
@@ -147,7 +163,8 @@ def _behind(ask: Client, chosen: Filters, over_time: shapes.TruncationSeries, gr
     with st.container(horizontal=True):
         position = _choice("Position", "position", [str(i + 1) for i in range(over_time.positions)])
         step = _choice("Step beginning at (UTC)", "step", steps[::-1])
-        names = [point.group for point in positions.ranked(groups, by) if point.group]
+        ranked = [] if isinstance(groups, str) else positions.ranked(groups, by)
+        names = [point.group for point in ranked if point.group]
         group = _choice("k" if by == "k" else by.capitalize(), "group", names)
     if position is None or not position.isdecimal():
         st.caption("Click a cell of a map, or choose a position, to see the requests that were truncated there.")
@@ -156,7 +173,8 @@ def _behind(ask: Client, chosen: Filters, over_time: shapes.TruncationSeries, gr
     if words := cells.unasked(named):
         st.info(words)
         return
-    place = cells.place(over_time, int(position), cells.step_of(step), named, (chosen.scenario, chosen.model))
+    at = cells.step_of(step)
+    place = cells.place(over_time, int(position), at, named, (chosen.scenario, chosen.model))
     try:
         found = ask.requests(**place.query, limit=str(place.limit))
     except Problem as problem:
@@ -164,9 +182,12 @@ def _behind(ask: Client, chosen: Filters, over_time: shapes.TruncationSeries, gr
             raise
         st.info(plain(str(problem)))
         return
-    at = cells.step_of(step)
-    # Of a step and a group together no count is known.
-    counts = 0 if named and at else cells.counted(groups if named else over_time, int(position), at, group)
+    counts: int | None = 0
+    if named is None:
+        counts = cells.counted(over_time, place.position, at, None)
+    elif at is None and not isinstance(groups, str):
+        counts = cells.counted(groups, place.position, None, group)
+    # Of a step and a group together only requests are known.
     st.markdown(cells.said(place, found, counts))
     if rows := cells.found_rows(place, found):
         st.html(STYLE + cells.requests_table(place, rows))

@@ -11,7 +11,7 @@ from support.positions import AT, point, series, truncation_series
 from dashboard import shapes
 from dashboard.frames import positions as frames
 
-FIRST = {"steps": 10, "cut": 2, "rejected": [2, None], "reached": [10, None]}
+FIRST = {"steps": 10, "cut": 2, "rejected": [2, 0], "reached": [10, None]}
 THIRD = {"steps": 10, "cut": 0, "rejected": [0, 0], "reached": [10, 10]}
 WHOLE = point(steps=20, cut=2, rejected=[2, 0], reached=[20, 10])
 

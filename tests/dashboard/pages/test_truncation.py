@@ -87,7 +87,7 @@ def test_requests_behind_a_cell(truncation, api):
         at
     )
     assert '<a href="/requests?request=req-0">req-0</a>' in behind(at)
-    assert 'requests?truncated_at=2&amp;since=2026-11-29T17%3A30%3A00Z&amp;until=' in behind(at)
+    assert "requests?truncated_at=2&amp;since=2026-11-29T17%3A30%3A00Z&amp;until=" in behind(at)
 
     at.selectbox(key="step").set_value("2026-11-29T18:00:00Z").run()
     step = {"since": "2026-11-29T18:00:00Z", "until": "2026-11-29T18:01:00Z"}
@@ -139,6 +139,23 @@ def test_no_requests_behind_a_cell(truncation, api, answer, words):
     assert not at.exception
     assert words in said(at)
     assert len(charts(at)) == 2, "the rest of the page stays"
+
+
+def test_a_refused_kind_of_group_says_why_in_its_place(truncation, api, sample):
+    def refused(query):
+        if query.get("by") == "model":
+            return 400, {"error": {"message": "too many rows: window=6h would do"}}
+        return 200, sample.truncation(query.get("by"))
+
+    api.answers["truncation"] = refused
+    truncation.query_params["by"] = "model"
+    truncation.query_params["position"] = "1"
+    truncation.query_params["group"] = "demo-target"
+    at = truncation.run()
+    assert not at.exception
+    assert "window=6h would do" in said(at)
+    assert len(charts(at)) == 1
+    assert asked(api, "requests")[-1]["model"] == "demo-target"
 
 
 def test_texts_of_others_stay_text(truncation, api, sample):
