@@ -91,7 +91,7 @@ def histogram(spread: shapes.SimilarityHistogram) -> go.Figure:
     figure.update_xaxes(
         range=[min(lowest, 0.6), 1], tickformat=".2f", nticks=10, fixedrange=True, title_text="similarity"
     )
-    figure.update_yaxes(range=[0, most * 1.15], tickformat=",d", nticks=5, fixedrange=True)
+    figure.update_yaxes(range=[0, most * 1.15], tickformat=",d", nticks=min(5, most + 1), fixedrange=True)
     figure.update_layout(
         height=300,
         margin=MARGIN | {"t": 40},

@@ -144,6 +144,7 @@ def tiles(alignment: shapes.Alignment) -> list[Tile]:
     rejected = f"Of {count(alignment.rejections, 'rejection')} at {count(alignment.positions, 'draft position')}"
     rejected += f" in {count(alignment.requests, 'request')}."
     files = "Needs the files of both tokenizers, and the engine's events."
+    moved = alignment.moved_tokens or alignment.state != "unknown"
     return [
         Tile(
             "Same text, other id",
@@ -153,9 +154,9 @@ def tiles(alignment: shapes.Alignment) -> list[Tile]:
         ),
         Tile(
             "Moved tokens",
-            NO_DATA if alignment.state == "unknown" and not alignment.moved_tokens else f"{alignment.moved_tokens:,}",
+            f"{alignment.moved_tokens:,}" if moved else NO_DATA,
             define("alignment"),
-            note="Seen in the traffic, time and again.",
+            note="Seen in the traffic, time and again." if moved else _sentence(alignment.reason),
         ),
         Tile(
             "Lost at moved tokens",

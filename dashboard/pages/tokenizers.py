@@ -65,6 +65,9 @@ def _moved(alignment: shapes.Alignment) -> None:
 def _files(static: shapes.StaticCheck) -> None:
     st.markdown("**What the files of both tokenizers tell**", help=define("alignment", "coverage of the draft"))
     report = files.report_of(static)
+    if static.verdict == "unknown" and report is None:
+        st.caption("Nothing, for the reason above.")
+        return
     for severity, sentence in files.findings(static, report):
         st.markdown(f"- {f'**{severity}.** ' if severity else ''}{plain(sentence)}")
     if report is None:

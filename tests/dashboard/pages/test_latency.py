@@ -25,6 +25,7 @@ def test_the_page_shows_both_sides(page, api):
     loads = cells(table_of(at, "Latency by concurrency"))
     assert [row[:2] for row in loads[1:]] == [["1", "0.581 faster"], ["2-4", "0.645 faster"], ["5-8", "no data"]]
     assert loads[3][-1] == "too few to compare: 12 of 50 autoregressive requests"
+    assert "Speculation is faster at every concurrency that can be compared (1, 2-4)." in said(at)
     assert "an engine that never speculates" in said(at)
     assert "Quantiles come from sketches" not in said(at)
     assert len(charts(at)) == 3

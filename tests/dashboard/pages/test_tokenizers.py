@@ -67,6 +67,7 @@ def test_no_engine_tells_its_drafts(page, api):
     assert [code.value.partition(":")[0] for code in at.code] == ["engine_events", "specwatch tokenizers TARGET DRAFT"]
     assert set(values(at).values()) == {"no data"}
     assert "None is known." in said(at)
+    assert "Nothing, for the reason above." in said(at)
 
 
 def test_files_that_cannot_be_read(page, api, sample):
