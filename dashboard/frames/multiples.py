@@ -10,13 +10,15 @@ from html import escape
 
 from dashboard import shapes
 from dashboard.frames.base import count, ratio
-from dashboard.frames.plots import MUTED, SPECULATIVE
+from dashboard.frames.plots import MUTED
 from dashboard.words import NO_DATA, P_MIN
 
 #: Of the drawing, which is stretched: p above, requests below.
 WIDTH, LINE, ROOM, BARS = 240, 64, 6, 22
 HEIGHT = LINE + ROOM + BARS
 MOST = 12
+#: As in the sparklines: readable in both themes.
+COLOUR = "#3a8fc7"
 
 STYLE = """<style>
 .sw-multiples { display: grid; grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)); gap: .9rem 1.4rem; }
@@ -102,7 +104,7 @@ def _image(steps: Steps, most: int) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none">'
         f'<line x1="0" x2="{WIDTH}" y1="{_y(P_MIN):.1f}" y2="{_y(P_MIN):.1f}" stroke="{MUTED}" stroke-dasharray="4 3" '
         f'vector-effect="non-scaling-stroke"/>{"".join(bars)}'
-        f'<g fill="none" stroke="{SPECULATIVE}" stroke-width="2" stroke-linecap="round" stroke-linejoin="round">'
+        f'<g fill="none" stroke="{COLOUR}" stroke-width="2" stroke-linecap="round" stroke-linejoin="round">'
         f"{lines}</g></svg>"
     )
     return f"data:image/svg+xml;base64,{b64encode(svg.encode()).decode()}"
