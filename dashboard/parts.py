@@ -31,13 +31,14 @@ STYLE = """<style>
 .sw-health { font-size: 1.05rem; overflow-wrap: anywhere; } .sw-health ul { margin: .2rem 0 0; }
 .st-key-slo [data-testid="stMetricValue"] { font-size: 3.6rem; line-height: 1.15; }
 .st-key-slo [data-testid="stMetricLabel"] p { font-size: 1.05rem; font-weight: 600; }
-[data-testid="stMetricDelta"], [data-testid="stMetricDelta"] div, [data-testid="stMetricDelta"] p { white-space: normal !important; overflow: visible; }
+[data-testid="stMetricDelta"] div, [data-testid="stMetricDelta"] p { white-space: normal !important; }
 [data-testid="stMetricLabel"] p { white-space: normal; overflow-wrap: anywhere; }
 [data-testid="stMetricLabel"], [data-testid="stMetricLabel"] > div { overflow: visible; white-space: normal; }
 .sw-link { text-decoration: underline; color: inherit; }
 @media (max-width: 640px) {
   .sw-head { font-size: 1.35rem; }
   [class*="st-key-tiles"] [data-testid="stColumn"] { min-width: calc(50% - 1rem) !important; flex: 1 1 45% !important; }
+  .st-key-tiles-first [data-testid="stColumn"]:first-child { min-width: 100% !important; }
   .st-key-slo [data-testid="stMetricValue"] { font-size: 2.9rem; }
 }
 </style>"""

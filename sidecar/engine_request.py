@@ -4,7 +4,8 @@ A reply is one of them, or several: one for each of `n` and for each prompt.
 """
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 
 import msgspec
 
@@ -14,6 +15,17 @@ _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _PAIRS = {(i, j): f"{one}{other}".encode() for i, one in enumerate(_DIGITS) for j, other in enumerate(_DIGITS)}
 #: What no digit tells.
 _MORE = b"??"
+
+
+def step_digits(steps: Iterable[tuple[int, int]]) -> str | None:
+    """Drafted and accepted tokens of the first MOST_STEPS verify steps, two base-36 digits each; `00`: none drafted.
+
+    None where a step has more than 35, which no digit tells.
+    """
+    try:
+        return b"".join([_PAIRS[step] for step in islice(steps, MOST_STEPS)]).decode()
+    except KeyError:
+        return None
 
 
 class Hello(msgspec.Struct, frozen=True):
@@ -106,10 +118,7 @@ class EngineRequest:
             at += 2 + ids[at] + ids[at + 1]
 
     def step_digits(self) -> str | None:
-        """Drafted and accepted tokens of the first MOST_STEPS of `steps`, two base-36 digits each; `00`: none drafted.
-
-        None where a step drafted more than 35, which no digit tells.
-        """
+        """As the function of this name, of `steps`."""
         return None if _MORE in self._steps else self._steps.decode()
 
     def add(self, drafted: list[int], emitted: list[int], invalid: int, most_ids: int) -> None:

@@ -75,7 +75,7 @@ class Acceptance(msgspec.Struct, frozen=True, gc=False):
     reached: tuple[int, ...] | None = None
     #: The figures of the block as they came, kept only when quality is not ok.
     raw: str | None = None
-    #: Verify steps one after the other, as `EngineRequest.step_digits` tells them; None where the engine did not.
+    #: Verify steps one after the other, as `engine_request.step_digits` tells them; None where nothing tells them.
     steps: str | None = None
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from ..engine_request import step_digits
 from ..record import Acceptance, AcceptanceQuality, AcceptanceSource
 
 #: Longest raw block kept beside a row, characters.
@@ -67,13 +68,25 @@ def figures(block: Block) -> Acceptance:
         # that a grammar made void count as steps alone.
         return missing(NOTHING_DRAFTED)
     source, quality, problem = AcceptanceSource.RESPONSE, AcceptanceQuality.OK, None
-    histogram = rejected_at = reached = None
+    histogram = rejected_at = reached = told = None
     try:
         histogram, rejected_at, reached = _positions(block)
+        if block.per_step_drafted is not None and block.per_step_accepted is not None:
+            told = step_digits(zip(block.per_step_drafted, block.per_step_accepted, strict=True))
     except _Disagreement as disagreement:
         quality, problem = AcceptanceQuality.INCONSISTENT, str(disagreement)
     return Acceptance(
-        source, quality, problem, block.num_spec_tokens, steps, drafted, accepted, histogram, rejected_at, reached
+        source,
+        quality,
+        problem,
+        block.num_spec_tokens,
+        steps,
+        drafted,
+        accepted,
+        histogram,
+        rejected_at,
+        reached,
+        steps=told,
     )
 
 

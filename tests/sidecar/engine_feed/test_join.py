@@ -75,7 +75,9 @@ def test_figures_are_those_of_the_reply_s_own_block() -> None:
     found = pooled([finished({(4, 2): 1, (4, 4): 1, (4, 0): 1})])
     assert found is not None
     block = {name: value for name, value in BLOCK.items() if name in Block.__struct_fields__}
-    assert replace(found, source=AcceptanceSource.RESPONSE) == acceptance.figures(Block(**block))  # type: ignore[arg-type]
+    own = acceptance.figures(Block(**block))  # type: ignore[arg-type]
+    # The reply's block has the order of its steps, and these events have not.
+    assert replace(found, source=AcceptanceSource.RESPONSE) == replace(own, steps=None)
 
 
 STEP = st.integers(0, 5).flatmap(lambda made: st.tuples(st.just(made), st.integers(0, made)))
@@ -112,7 +114,7 @@ def test_figures_are_those_of_a_naive_count(requests: list[list[tuple[int, int]]
             [accepted for _, accepted in steps],
             [made for made, _ in steps],
         )
-        assert replace(found, source=AcceptanceSource.RESPONSE) == acceptance.figures(block)
+        assert replace(found, source=AcceptanceSource.RESPONSE) == replace(acceptance.figures(block), steps=None)
 
 
 # ---- what a record becomes

@@ -120,6 +120,27 @@ def test_steps_that_are_not_believed(name: str, taken: list[int], made: list[int
     assert found.reached is None
 
 
+@pytest.mark.parametrize(
+    ("taken", "made", "steps"),
+    [([4, 2, 0, 3], [4, 4, 4, 3], "44424033"), ([3, 0], [3, 0], "3300"), ([35], [35], "zz"), ([0], [36], None)],
+)
+def test_steps_one_after_the_other(taken: list[int], made: list[int], steps: str | None) -> None:
+    figures = from_block(
+        block(
+            num_spec_steps=len(taken),
+            num_draft_tokens=sum(made),
+            num_accepted_draft_tokens=sum(taken),
+            num_spec_tokens=max(made),
+            acceptance_histogram=None,
+            per_step_accepted=taken,
+            per_step_drafted=made,
+        )
+    )
+    assert figures.quality is AcceptanceQuality.OK
+    assert figures.steps == steps
+    assert from_block(block()).steps is None
+
+
 def test_c04_drafts_that_a_grammar_made_void_are_no_data() -> None:
     void = block(num_draft_tokens=0, num_accepted_draft_tokens=0, acceptance_histogram=[43, 0, 0, 0])
     assert from_block(void).reason == "nothing was drafted for this request"
