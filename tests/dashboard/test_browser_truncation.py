@@ -14,10 +14,14 @@ def test_a_click_on_a_cell_shows_its_requests(url, api, chromium):
     page.on("pageerror", lambda error: problems.append(str(error)))
 
     def click(chart: int, row: float, column: float, rows: int, columns: int) -> None:
-        """At a place of a cell: counted from the top left, from 0."""
-        page.locator(".heatmaplayer image").nth(chart).wait_for(state="attached")
-        box = page.locator(".heatmaplayer image").nth(chart).bounding_box()
-        assert box is not None
+        """At a place of a cell: counted from the top left, from 0. Once the page stands still."""
+        image = page.locator(".heatmaplayer image").nth(chart)
+        image.wait_for(state="attached")
+        until, before, box = time.monotonic() + 30, None, image.bounding_box()
+        while box is None or box != before:
+            assert time.monotonic() < until, "the page does not come to rest"
+            page.wait_for_timeout(500)
+            before, box = box, image.bounding_box()
         page.mouse.click(box["x"] + box["width"] * column / columns, box["y"] + box["height"] * row / rows)
 
     def wait_for(query: dict[str, str]) -> None:
@@ -63,6 +67,7 @@ def test_a_click_on_a_cell_shows_its_requests(url, api, chromium):
     box = page.get_by_role("combobox", name="Position")
     box.focus()
     page.keyboard.type("4")
+    page.get_by_role("option", name="4", exact=True).wait_for()
     page.keyboard.press("Enter")
     wait_for({"truncated_at": "4", "scenario": "summarise"} | whole)
     page.get_by_text("truncated at position 4").wait_for()
