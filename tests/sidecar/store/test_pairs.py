@@ -74,8 +74,10 @@ def pair(number: int, score: float | None, kind: str = "draft", scenario: str | 
 
 # 0.15 and the like are no sums of powers of two.
 scores = st.none() | st.sampled_from((-1.0, 1.0, 0.0, 0.15, 0.95, -0.95, math.nextafter(0.15, 0))) | st.floats(-1, 1)
-rows_of = st.lists(
-    st.tuples(scores, st.sampled_from(("draft", "replay")), st.sampled_from(("chat", "it's", None))), max_size=40
+scenarios = st.sampled_from(("chat", "chat", "it's", None))
+rows_of = (
+    st.lists(st.tuples(scores, st.sampled_from(("draft", "draft", "replay")), scenarios), min_size=8, max_size=40)
+    | st.just([])
 ).map(lambda found: [pair(number, *each) for number, each in enumerate(found)])
 shared = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
 
