@@ -33,8 +33,12 @@ T = TypeVar("T")
 class Kind(StrEnum):
     UNREACHABLE = "unreachable"
     TIMEOUT = "timeout"
+    #: There was a connection, and it broke before the answer was whole.
+    BROKEN = "broken"
     UNAUTHORISED = "unauthorised"
     DATABASE = "database"
+    #: Asked more often than `admin_per_second` allows.
+    BUSY = "busy"
     #: The sidecar understood and said no.
     REFUSED = "refused"
     #: There is no request of this id, or not where it was looked for.
@@ -160,7 +164,7 @@ class Client:
             raise Problem(Kind.UNREACHABLE, f"Nothing answers at {self.url} ({error}).") from error
         except httpx.HTTPError as error:
             raise Problem(
-                Kind.UNREACHABLE, f"The connection to {self.url} broke ({type(error).__name__}: {error})."
+                Kind.BROKEN, f"The connection to {self.url} broke ({type(error).__name__}: {error})."
             ) from error
         if response.status_code != 200:
             raise self._refusal(name, response)
@@ -177,6 +181,8 @@ class Client:
         said = _message(response)
         if response.status_code == 401:
             return Problem(Kind.UNAUTHORISED, f"The sidecar at {self.url} refused the admin token ({said}).")
+        if response.status_code == 429:
+            return Problem(Kind.BUSY, f"The sidecar at {self.url} is asked too often ({said}).")
         if response.status_code == 503:
             return Problem(Kind.DATABASE, f"The sidecar cannot read its database at the moment ({said}).")
         if response.status_code == 404 and name.startswith("requests/"):

@@ -17,12 +17,24 @@ RETRY_SECONDS = 5
 
 def problem(found: Problem) -> None:
     url = client().url
-    if found.kind in (Kind.UNREACHABLE, Kind.TIMEOUT):
+    if found.kind is Kind.UNREACHABLE:
         st.error(f"**The sidecar cannot be reached.** {plain(str(found))}", icon=":material/cloud_off:")
         st.markdown("Start it before your OpenAI-compatible server, or point the dashboard to where it runs:")
         st.code(
             f"specwatch sidecar --upstream URL\nspecwatch dashboard --api {url}   # the sidecar's --admin address",
             language="shell",
+        )
+    elif found.kind in (Kind.TIMEOUT, Kind.BROKEN):
+        st.error(f"**The sidecar gave no whole answer.** {plain(str(found))}", icon=":material/cloud_off:")
+        st.markdown(
+            "It is asked again by itself. If that goes on, choose a shorter time range, and look at the sidecar's log "
+            "and at the load of its database."
+        )
+    elif found.kind is Kind.BUSY:
+        st.error(f"**The sidecar is asked too often.** {plain(str(found))}", icon=":material/speed:")
+        st.markdown(
+            "It is asked again by itself. Close pages of this dashboard that nobody looks at, or raise "
+            "`admin_per_second` of the sidecar, which bounds what one address may ask."
         )
     elif found.kind is Kind.UNAUTHORISED:
         st.error(f"**The sidecar wants its admin token.** {plain(str(found))}", icon=":material/lock:")

@@ -6,12 +6,11 @@ import streamlit as st
 
 from dashboard import shapes
 from dashboard.client import Kind, Problem
-from dashboard.connection import client
 from dashboard.filters import Filters
 from dashboard.frames import drafts as html
 from dashboard.frames.base import plain
-from dashboard.parts import DATA_SECONDS
-from dashboard.states import misaligned, problem
+from dashboard.parts import DATA_SECONDS, answers
+from dashboard.states import misaligned
 from dashboard.words import define
 
 USES = ()
@@ -20,13 +19,19 @@ SHOWN = 10
 
 @st.fragment(run_every=DATA_SECONDS)
 def page(chosen: Filters) -> None:
-    try:
-        alignment = client().summary(window="1m").alignment
-        found = client().drafts(SHOWN).drafts
-    except Problem as problem_found:
-        _none(problem_found)
-        return
-    misaligned(alignment)
+    with answers() as ask:
+        misaligned(ask.alignment())
+        try:
+            found = ask.drafts(SHOWN).drafts
+        except Problem as problem:
+            if problem.kind is not Kind.REFUSED:
+                raise
+            _none()
+            return
+        _draw(found)
+
+
+def _draw(found: list[shapes.Draft]) -> None:
     st.markdown(
         f"What the draft model proposed for the last {SHOWN} requests, and what the target model made of it.",
         help=define("rejected", "discarded", "bonus", "not drafted"),
@@ -67,12 +72,7 @@ def one(draft: shapes.Draft, key: str) -> None:
                 right.text(draft.final_text or "")
 
 
-def _none(found: Problem) -> None:
-    if found.kind is Kind.UNREACHABLE:
-        st.rerun()
-    if found.kind is not Kind.REFUSED:
-        problem(found)
-        return
+def _none() -> None:
     st.info("**No drafts are kept.** Texts are private, so that is how it is by default.", icon=":material/lock:")
     st.markdown(
         "`recent_drafts` says how many requests the sidecar keeps in memory, and `engine_events` where the engine's "

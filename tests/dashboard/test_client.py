@@ -96,7 +96,7 @@ def error(status, message):
         (error(401, "missing bearer token"), Kind.UNAUTHORISED, "401 Unauthorized: missing bearer token"),
         (error(503, "database is locked."), Kind.DATABASE, "database is locked)."),
         (error(403, "this needs the token of admin_token"), Kind.REFUSED, "403 Forbidden: this needs the token"),
-        (error(429, "too many requests"), Kind.REFUSED, "429 Too Many Requests"),
+        (error(429, "too many requests"), Kind.BUSY, "429 Too Many Requests"),
         (error(409, "no autoregressive upstream"), Kind.REFUSED, "no autoregressive upstream"),
         (error(404, "not found"), Kind.UNEXPECTED, "404 Not Found"),
         ((500, b"Internal Server Error"), Kind.UNEXPECTED, "500 Internal Server Error"),
@@ -112,6 +112,16 @@ def test_every_refusal_is_a_sentence(api, answer, kind, says):
         Client(api.url).fallback()
     assert caught.value.kind is kind
     assert says in str(caught.value)
+
+
+def test_a_connection_that_breaks_is_not_one_that_nobody_takes(api):
+    def break_off(_):
+        raise ConnectionAbortedError
+
+    api.answers["fallback"] = break_off
+    with pytest.raises(Problem, match="broke") as caught:
+        Client(api.url).fallback()
+    assert caught.value.kind is Kind.BROKEN
 
 
 def test_nobody_listens():

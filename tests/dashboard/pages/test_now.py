@@ -146,6 +146,25 @@ def test_not_reachable(now, api):
     assert not at.metric
 
 
+def test_one_answer_that_breaks_off_is_not_asked_for_in_a_loop(now, api):
+    def break_off(_):
+        raise ConnectionAbortedError
+
+    api.answers["latency"] = break_off
+    assert "The sidecar gave no whole answer." in said(now.run())
+    assert [name for _, name, _, _ in api.seen].count("latency") == 1
+    assert "Speculative decoding is on" in said(now)
+
+
+def test_asked_too_often(now, drafts, api):
+    api.answers["acceptance"] = api.answers["drafts"] = (429, {"error": {"message": "too many requests"}})
+    for page in (now, drafts):
+        text = said(page.run())
+        assert "The sidecar is asked too often." in text
+        assert "`admin_per_second`" in text
+    assert "No drafts are kept" not in text
+
+
 def test_unauthorised(now, api):
     api.answers["fallback"] = (401, {"error": {"message": "missing bearer token"}})
     assert "SPECWATCH_ADMIN_TOKEN" in said(now.run())
@@ -267,6 +286,7 @@ def test_nothing_to_switch_to(now, api, sample):
 def test_moved_tokens_are_named(now, drafts, api, sample):
     moved = sample.alignment(("<|eot|>", 4, 5, 100), (None, 7, 8, 1), more=2)
     api.answers["summary"] = sample.summary(alignment=moved)
+    api.answers["alignment"] = sample.whole_alignment(("<|eot|>", 4, 5, 100), (None, 7, 8, 1)) | {"moved_tokens": 4}
     for page in (now, drafts):
         (banner,) = page.run().error
         assert banner.value.replace("\\", "") == (
