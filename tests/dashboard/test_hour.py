@@ -139,6 +139,87 @@ def test_now_of_one_scenario_without_a_baseline(board):
     assert f"{all_} requests: {ok} ok" in board.page.get_by_test_id("stMain").inner_text()
 
 
+def table(board: Board, label: str) -> dict[str, list[str]]:
+    """Rows of a table by their first cell."""
+    found = board.page.locator(f'[aria-label^="{label}"]')
+    found.wait_for()
+    rows = found.locator("tr").evaluate_all("rows => rows.map(row => [...row.children].map(cell => cell.innerText))")
+    return {row[0].strip(): [" ".join(cell.split()) for cell in row[1:]] for row in rows}
+
+
+def test_scenarios(board):
+    board.open("scenarios", "Figures by scenario")
+    rows = table(board, "Figures by scenario")
+    worst, *others = (name for name in rows if name != "scenario")
+    assert worst.endswith("billing")
+    assert others == ["chat", "code", "untested"], "worst first, unknown last"
+    for name, cells in rows.items():
+        scenario = name.split()[-1]
+        if scenario == "scenario":
+            continue
+        requests, within = board.sql(
+            f"SELECT count(*), 1.0 * sum({OK} AND latency_ms <= 800) / sum({OK}) FROM requests WHERE scenario = ?",
+            scenario,
+        )[0]
+        accepted, drafted, steps = board.sql(
+            f"SELECT sum(accepted_tokens), sum(draft_tokens), sum(verify_steps) FROM requests "
+            f"WHERE {COUNTED} AND scenario = ?",
+            scenario,
+        )[0]
+        sides = [
+            [
+                ms
+                for (ms,) in board.sql(
+                    f"SELECT latency_ms FROM requests WHERE {OK} AND arm = ? AND scenario = ?", *each
+                )
+            ]
+            for each in (("speculative", scenario), ("baseline", scenario))
+        ]
+        shown = dict(zip((" ".join(head.split()) for head in rows["scenario"]), cells, strict=True))
+        assert shown["requests"] == str(requests)
+        assert shown["within 800 ms"] == f"{100 * within:.1f} %"
+        if drafted is None:
+            assert shown["mean acceptance length"] == "no data"
+        else:
+            assert f"{accepted / drafted:.3f}" in shown["p (≥ 0.65)"]
+            assert shown["mean acceptance length"] == f"{1 + accepted / steps:.2f}"
+        for head, side in zip(("p95 speculative", "p95 baseline"), sides, strict=True):
+            assert shown[head] == (f"{nearest_rank(side, 0.95):.0f} ms" if side else "no data")
+
+
+def test_latency(board):
+    board.open("latency", "Quantiles of ok requests")
+    rows = table(board, "Quantiles")
+    for number, arm in enumerate(("speculative", "baseline")):
+        for name, column in (("Latency", "latency_ms"), ("TTFT", "ttft_ms"), ("TPOT", "tpot_ms")):
+            values = [
+                value
+                for (value,) in board.sql(
+                    f"SELECT {column} FROM requests WHERE outcome = 'ok' AND arm = ? AND {column} IS NOT NULL", arm
+                )
+            ]
+            for q in (50, 95, 99):
+                value = nearest_rank(values, q / 100)
+                told = f"{value:.1f} ms" if value < 100 else f"{value:.0f} ms"
+                assert rows[f"{name} p{q}"][number] == told, (arm, name, q)
+    assert board.metric("p95_latency_under_800ms_ratio") == (
+        f"{100 * board.api('summary')['slo']['p95_latency_under_800ms_ratio']:.1f} %"
+    )
+
+
+def test_events_and_requests(board):
+    board.open("events", "Fell back to autoregressive")
+    said = board.page.get_by_test_id("stMain").inner_text()
+    assert "Fell back to autoregressive (scenario=billing): p 0.361 over 13 requests is below 0.65" in said
+    assert "SpecwatchAcceptanceLowInScenario fires" in said
+    board.open("requests", "requests, newest first", truncated_at="4", scenario="billing")
+    behind = board.sql(
+        "SELECT count(*) FROM requests WHERE scenario = 'billing' AND acceptance_quality = 'ok' "
+        "AND json_extract(rejected_at, '$[3]') > 0"
+    )[0][0]
+    assert f"{behind} requests, newest first" in board.page.get_by_test_id("stMain").inner_text()
+
+
 def test_truncation(board):
     board.open("truncation", "Truncation rate")
     lists = [
