@@ -8,7 +8,7 @@ import streamlit as st
 
 from dashboard.client import Problem
 from dashboard.connection import client
-from dashboard.frames.base import plain, utc
+from dashboard.frames.base import NO_NAMES, plain, utc
 
 #: Time range -> step of its charts.
 WINDOWS = {"15m": "1m", "1h": "1m", "6h": "5m", "24h": "15m", "7d": "2h"}
@@ -27,8 +27,6 @@ MOST_STEPS = 100
 WIDEST = "366d"
 ALL = "All scenarios"
 ALL_MODELS = "All models"
-#: What the API calls the scenarios, or models, beyond the largest twenty: none that could be asked for.
-POOLED = "other"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +119,7 @@ def _seen(name: str, chosen: Filters) -> list[str]:
         points = client().traffic(**chosen.time, by=name).points
     except Problem:
         return []
-    return [point.group for point in points if point.group and point.group != POOLED]
+    return [point.group for point in points if point.group and point.group not in NO_NAMES]
 
 
 def _held() -> tuple[datetime | None, datetime | None]:

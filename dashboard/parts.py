@@ -105,10 +105,11 @@ def state(fallback: shapes.FallbackState) -> None:
     )
 
 
-def health(problems: Sequence[str], healthy: str) -> None:
-    """The verdict in one sentence, and what speaks against health."""
+def health(problems: Sequence[str], healthy: str, *, known: bool) -> None:
+    """The verdict in one sentence, and what speaks against health. There is none where p is not `known`."""
     if not problems:
-        st.html(f'<div class="sw-health" role="status"><b>✓ Healthy.</b> {escape(healthy)}</div>')
+        verdict = "✓ Healthy." if known else "? Cannot tell."
+        st.html(f'<div class="sw-health" role="status"><b>{verdict}</b> {escape(healthy)}</div>')
         return
     told = "".join(f"<li>{escape(each)}</li>" for each in problems)
     st.html(f'<div class="sw-health" role="status"><b>✗ Needs a look.</b><ul>{told}</ul></div>')

@@ -10,6 +10,9 @@ from datetime import UTC, datetime
 
 from dashboard.words import NO_DATA
 
+#: What the API calls the groups beyond the largest twenty, and those without a name: none is one kind of request.
+NO_NAMES = ("other", "unknown")
+
 
 @dataclass(frozen=True, slots=True)
 class Tile:
@@ -56,6 +59,11 @@ def milliseconds(value: float | None) -> str:
 
 def count(value: int, noun: str) -> str:
     return f"{value:,} {noun}" if value == 1 else f"{value:,} {noun}s"
+
+
+def sentence(words: str) -> str:
+    """With a capital and a full stop; nothing stays nothing."""
+    return f"{words[:1].upper()}{words[1:].rstrip('.')}." if words else ""
 
 
 def span(seconds: float) -> str:

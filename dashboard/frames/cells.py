@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from dashboard import shapes
-from dashboard.frames.base import count, milliseconds, plain, ratio, utc
+from dashboard.frames.base import NO_NAMES, count, milliseconds, plain, ratio, utc
 from dashboard.frames.positions import By, step_name
 from dashboard.frames.table import NONE, Cell, Row, link, table
-from dashboard.frames.truncation import NO_NAMES
 from dashboard.words import P_MIN
 
 #: Rows that are shown, and those among which the ones of one k are looked for, which cannot be asked for by k.

@@ -11,13 +11,12 @@ import pandas as pd  # type: ignore[import-untyped]
 import plotly.graph_objects as go  # type: ignore[import-untyped]
 
 from dashboard import shapes
-from dashboard.frames.base import Tile, count, judged, milliseconds, percent, ratio, utc
-from dashboard.frames.plots import AUTOREGRESSIVE, MARGIN, OTHER, SPECULATIVE, by_step, limit, line, line_chart
+from dashboard.frames.base import NO_NAMES, Tile, count, judged, milliseconds, percent, ratio, sentence, utc
+from dashboard.frames.plots import AUTOREGRESSIVE, MARGIN, OTHER, SPECULATIVE, by_step, grid, limit, line, line_chart
 from dashboard.words import LATENCY_GOAL_MS, NO_DATA, P_MIN, SIMILARITY_CRITICAL, SIMILARITY_MIN, SLO_MIN, define
 
 #: Requests below which a scenario is not called bad, as a slice does not fall back then.
 FEW = 10
-NEVER = "No request has speculated yet."
 
 # The verdict
 
@@ -61,16 +60,28 @@ def problems(summary: shapes.Summary, scenarios: shapes.AcceptanceSeries) -> lis
     return found
 
 
-def healthy(summary: shapes.Summary) -> str:
+def healthy(summary: shapes.Summary, *, narrowed: bool = False) -> str:
     """What is known to be well where nothing speaks against it."""
     p = summary.last_100.p
-    known = NEVER.rstrip(".") if p is None else f"Acceptance rate p is {ratio(p, P_MIN)}, of {P_MIN} at least"
-    return f"{known}; no alert fires."
+    none = _none_speculated(narrowed=narrowed).rstrip(".")
+    known = none if p is None else f"Acceptance rate p is {ratio(p, P_MIN)}, of {P_MIN} at least"
+    # Those that do more than inform speak against it.
+    if not (alerts := len(summary.alerts)):
+        return f"{known}; no alert fires."
+    return f"{known}; {count(alerts, 'alert')} {'informs' if alerts == 1 else 'inform'}."
+
+
+def _none_speculated(*, narrowed: bool) -> str:
+    return "No such request speculated in this time range." if narrowed else "No request has speculated yet."
 
 
 def worst_scenario(series: shapes.AcceptanceSeries) -> shapes.AcceptancePoint | None:
-    """Of those below the limit, with more than a request or two."""
-    low = [point for point in series.points if point.p is not None and point.p < P_MIN and point.requests >= FEW]
+    """Of those below the limit that have a name of their own, with more than a request or two."""
+    low = [
+        point
+        for point in series.points
+        if point.p is not None and point.p < P_MIN and point.requests >= FEW and point.group not in NO_NAMES
+    ]
     return min(low, key=lambda point: point.p or 0.0, default=None)
 
 
@@ -95,7 +106,7 @@ def p_tile(figures: shapes.AcceptanceFigures, *, narrowed: bool = False) -> Tile
     label = f"Acceptance rate p, last 100 requests{' of these' if narrowed else ''}"
     helped = define("acceptance rate p", "interval of p", "draft tokens")
     if figures.p is None:
-        none = "No such request speculated in this time range." if narrowed else NEVER
+        none = _none_speculated(narrowed=narrowed)
         return Tile(label, NO_DATA, helped, note="No draft tokens were counted." if figures.requests else none)
     note = ""
     if figures.p_low is not None and figures.p_high is not None:
@@ -127,7 +138,7 @@ def latency_tile(name: str, figures: shapes.LatencyFigures) -> Tile:
 def ratio_tile(latency: shapes.Latency) -> Tile:
     label, helped = "Latency ratio p95", define("latency ratio")
     if latency.ratio is None:
-        return Tile(label, NO_DATA, helped, note=_sentence(latency.ratio_reason or "The sidecar gave no reason"))
+        return Tile(label, NO_DATA, helped, note=sentence(latency.ratio_reason or "The sidecar gave no reason"))
     side = "faster than" if latency.ratio < 1 else "slower than" if latency.ratio > 1 else "as fast as"
     at = f", at a concurrency of {latency.ratio_concurrency}" if latency.ratio_concurrency else ""
     return Tile(label, ratio(latency.ratio, 1.0), helped, note=f"Speculative is {side} autoregressive{at}.")
@@ -169,7 +180,7 @@ def coverage_tile(coverage: shapes.Coverage) -> Tile:
 def alignment_tile(alignment: shapes.AlignmentSummary) -> Tile:
     label, helped = "Tokenizer alignment", define("alignment")
     if alignment.state == "unknown":
-        return Tile(label, NO_DATA, helped, note=_sentence(alignment.reason))
+        return Tile(label, NO_DATA, helped, note=sentence(alignment.reason))
     seen = alignment.same_text_other_id
     note = "" if seen is None else f"{count(seen, 'draft token')} rejected that was right by another id. "
     if alignment.static.verdict != "unknown":
@@ -183,8 +194,8 @@ def similarity_tile(similarity: shapes.SimilarityState) -> Tile:
     label, helped = "Similarity, last 100 pairs", define("similarity")
     figures = similarity.draft
     if figures.mean is None:
-        return Tile(label, NO_DATA, helped, note=_sentence(similarity.reason or "No pair was compared yet"))
-    tenth = "" if figures.p10 is None else f"a tenth is below {ratio(figures.p10)}, "
+        return Tile(label, NO_DATA, helped, note=sentence(similarity.reason or "No pair was compared yet"))
+    tenth = "" if figures.p10 is None else f"a tenth is at or below {ratio(figures.p10)}, "
     note = f"Of {count(figures.pairs, 'pair')} {tenth}{figures.critical:,} below {SIMILARITY_CRITICAL}."
     value = ratio(figures.mean, SIMILARITY_MIN)
     return judged(label, value, helped, figures.mean >= SIMILARITY_MIN, f"at least {SIMILARITY_MIN}", note)
@@ -196,13 +207,9 @@ def of_drafts(series: shapes.SimilaritySeries) -> shapes.SimilaritySeries:
 
 def with_trend(tile: Tile, series: shapes.Series, value: Callable[[Any], float | None], limit: float | None) -> Tile:
     """The tile with its figure's course over the time range."""
-    rows = by_step(series.points, series.step_s)
-    values = [None if point is None else value(point) for _, point in rows]
+    known = {utc(point.at): point for point in series.points if point.at is not None}
+    values = [None if (point := known.get(at)) is None else value(point) for at in grid(series)]
     return replace(tile, trend=values, limit=limit)
-
-
-def _sentence(words: str) -> str:
-    return f"{words[:1].upper()}{words[1:].rstrip('.')}."
 
 
 # Tables

@@ -6,10 +6,12 @@ people with colour blindness too: Okabe-Ito for series, Viridis for the heat map
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from math import ceil
 from typing import Any, Protocol, TypeVar
 
 import plotly.graph_objects as go  # type: ignore[import-untyped]
 
+from dashboard import shapes
 from dashboard.frames.base import utc
 from dashboard.words import NO_DATA
 
@@ -42,6 +44,23 @@ def by_step(points: Sequence[P], step_s: int | None) -> list[tuple[datetime, P |
             filled.append((filled[-1][0] + step, None))
         filled.append((at, point))
     return filled
+
+
+def grid(series: shapes.Series) -> list[datetime]:
+    """Every step of the time range, those without a point too."""
+    times = [at for at, _ in by_step(list({point.at: point for point in series.points}.values()), series.step_s)]
+    if not times or not series.step_s or series.step_s < 0:
+        return times
+    step, since, until = timedelta(seconds=min(series.step_s, 10**9)), utc(series.since), utc(series.until)
+    if (until - since) / step > MAX_STEPS:
+        return times
+    before = max(0, min(MAX_STEPS, ceil((times[0] - since) / step)))
+    after = max(0, min(MAX_STEPS, ceil((until - times[-1]) / step) - 1))
+    return [
+        *(times[0] - step * back for back in range(before, 0, -1)),
+        *times,
+        *(times[-1] + step * on for on in range(1, after + 1)),
+    ]
 
 
 MARGIN = {"l": 8, "r": 12, "t": 12, "b": 8}

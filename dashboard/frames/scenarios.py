@@ -2,15 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from math import ceil
 from typing import Literal
 
 from dashboard import shapes
-from dashboard.frames.base import milliseconds, percent, ratio, utc
-from dashboard.frames.plots import MAX_STEPS, by_step
+from dashboard.frames.base import NO_NAMES, milliseconds, percent, ratio
 from dashboard.frames.table import NONE, Cell, Row, link, table
-from dashboard.frames.truncation import NO_NAMES, first_share, hazard_at, rate_of, worst_position
+from dashboard.frames.truncation import first_share, hazard_at, rate_of, worst_position
 from dashboard.words import FIRST_POSITION_MAX, P_MIN, SIMILARITY_MIN, TRUNCATION_MAX
 
 By = Literal["scenario", "temperature", "prompt_length", "concurrency", "k"]
@@ -204,20 +201,3 @@ def _state(each: Slice, by: By, state: shapes.FallbackState) -> Cell:
     if own is not None:
         return Cell(f"{STATES[own.state]}, by itself", "bad" if own.state != "speculative" else "", more=own.reason)
     return Cell(STATES[state.state], more=f"as all traffic: {state.reason}")
-
-
-def grid(series: shapes.AcceptanceSeries) -> list[datetime]:
-    """Every step of the time range, those without a point too."""
-    times = [at for at, _ in by_step(list({point.at: point for point in series.points}.values()), series.step_s)]
-    if not times or not series.step_s or series.step_s < 0:
-        return times
-    step, since, until = timedelta(seconds=min(series.step_s, 10**9)), utc(series.since), utc(series.until)
-    if (until - since) / step > MAX_STEPS:
-        return times
-    before = max(0, min(MAX_STEPS, ceil((times[0] - since) / step)))
-    after = max(0, min(MAX_STEPS, ceil((until - times[-1]) / step) - 1))
-    return [
-        *(times[0] - step * back for back in range(before, 0, -1)),
-        *times,
-        *(times[-1] + step * on for on in range(1, after + 1)),
-    ]

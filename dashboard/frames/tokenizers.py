@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from dashboard import shapes
-from dashboard.frames.base import Tile, count, percent, utc
+from dashboard.frames.base import Tile, count, percent, sentence, utc
 from dashboard.frames.table import Cell, Row, table
 from dashboard.words import EVENTS_YAML, NO_DATA, define
 
@@ -42,7 +42,7 @@ def judged(alignment: shapes.Alignment) -> Judged:
     live, files = alignment.state, alignment.static.verdict
     grounds: list[tuple[str, Verdict, str]] = [
         ("By the files of both tokenizers", files, _by_files(alignment.static)),
-        ("By live traffic", live, _sentence(alignment.reason)),
+        ("By live traffic", live, sentence(alignment.reason)),
     ]
     if "misaligned" in (live, files):
         return Judged(
@@ -81,12 +81,8 @@ def _lost(live: Verdict, files: Verdict) -> str:
 def _by_files(static: shapes.StaticCheck) -> str:
     """Why it is not known, or how bad what was found is; the sentences themselves stand further below."""
     if static.severity is None:
-        return _sentence(static.sentences[0]) if static.sentences else ""
-    return "" if static.severity == "none" else _sentence(f"Severity {SEVERITIES[static.severity]}")
-
-
-def _sentence(words: str) -> str:
-    return f"{words[:1].upper()}{words[1:].rstrip('.')}." if words else ""
+        return sentence(static.sentences[0]) if static.sentences else ""
+    return "" if static.severity == "none" else sentence(f"Severity {SEVERITIES[static.severity]}")
 
 
 class Remedy(NamedTuple):
@@ -156,7 +152,7 @@ def tiles(alignment: shapes.Alignment) -> list[Tile]:
             "Moved tokens",
             f"{alignment.moved_tokens:,}" if moved else NO_DATA,
             define("alignment"),
-            note="Seen in the traffic, time and again." if moved else _sentence(alignment.reason),
+            note="Seen in the traffic, time and again." if moved else sentence(alignment.reason),
         ),
         Tile(
             "Lost at moved tokens",

@@ -3,12 +3,9 @@
 from collections.abc import Sequence
 
 from dashboard import shapes
-from dashboard.frames.base import Tile, count, judged, percent, plain
+from dashboard.frames.base import NO_NAMES, Tile, count, judged, percent, plain
 from dashboard.frames.now import with_trend
 from dashboard.words import ENOUGH_STEPS, FIRST_POSITION_MAX, NO_DATA, TRUNCATION_MAX, define
-
-#: What the API calls the groups beyond the largest twenty, and those without a name: none is one kind of request.
-NO_NAMES = ("other", "unknown")
 
 
 def truncation_tiles(series: shapes.TruncationSeries) -> list[Tile]:

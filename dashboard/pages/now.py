@@ -4,6 +4,7 @@ import streamlit as st
 
 from dashboard import shapes
 from dashboard.client import Client, Problem
+from dashboard.connection import client
 from dashboard.filters import Filters
 from dashboard.frames import now as frames
 from dashboard.frames.base import plain, utc
@@ -14,6 +15,7 @@ from dashboard.switch import switch
 from dashboard.words import LATENCY_GOAL_MS, P_MIN, SIMILARITY_MIN, SLO_MIN, define
 
 USES = ("time", "names")
+RUNBOOK_SECONDS = 600
 SIGNS = {"critical": ":material/emergency_home:", "warning": ":material/warning:", "info": ":material/info:"}
 
 
@@ -29,19 +31,27 @@ def _state() -> None:
         state(ask.fallback())
 
 
+@st.cache_resource(ttl=RUNBOOK_SECONDS, show_spinner=False)
+def _runbook(url: str) -> dict[str, str]:
+    """What to do about each alert, which changes with the version of the sidecar at `url` alone."""
+    return client().runbook().alerts
+
+
 def _alerts(ask: Client, alerts: shapes.Alerts) -> None:
     firing = [alert for alert in alerts.alerts if alert.status == "firing"]
     if not firing:
         return
     try:
-        runbook = ask.runbook().alerts
+        runbook = _runbook(ask.url)
     except Problem:
         # Alerts are shown without it too.
         runbook = {}
     for alert in firing:
-        # The label is its key: an opened one stays open.
+        # By what it is and not by its label, which tells its value: an opened one stays open when that changes.
         with st.expander(
-            f"**{plain(alert.name)}** ({alert.severity}): {plain(alert_text(alert))}", icon=SIGNS[alert.severity]
+            f"**{plain(alert.name)}** ({alert.severity}): {plain(alert_text(alert))}",
+            icon=SIGNS[alert.severity],
+            key=f"alert_{alert.name}_{sorted(alert.labels.items())}",
         ):
             st.caption(f"Since {utc(alert.starts_at):%Y-%m-%d %H:%M:%S} UTC")
             st.markdown(plain(alert.annotations.get("description", "")))
@@ -64,14 +74,20 @@ def _figures(chosen: Filters) -> None:
         later_alerts = ask.later(ask.alerts)
         later_fallback = ask.later(ask.fallback)
         later_similarity = ask.later(ask.similarity, **pairs, step=step)
-        summary = ask.summary(**query)
+        try:
+            summary = ask.summary(**query)
+        except Problem:
+            # What is wrong with the figures may be what fires, and alerts need no database.
+            _alerts(ask, later_alerts.result())
+            raise
         acceptance, latency, traffic = later_acceptance.result(), later_latency.result(), later_traffic.result()
         scenarios, similarity = later_scenarios.result(), later_similarity.result()
         fallback, alerts = later_fallback.result(), later_alerts.result()
         database_note(summary)
         misaligned(summary.alignment)
         if summary.traffic.requests:
-            health(frames.problems(summary, scenarios), frames.healthy(summary))
+            well = frames.healthy(summary, narrowed=chosen.named)
+            health(frames.problems(summary, scenarios), well, known=summary.last_100.p is not None)
         _alerts(ask, alerts)
         if unusable(summary, chosen):
             return

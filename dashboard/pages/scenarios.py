@@ -2,12 +2,14 @@
 
 import streamlit as st
 
+from dashboard import shapes
 from dashboard.client import Client, Kind, Problem
 from dashboard.filters import Filters
 from dashboard.frames import scenarios as frames
 from dashboard.frames.base import plain
 from dashboard.frames.multiples import MOST, multiples, steps_of
 from dashboard.frames.multiples import STYLE as MULTIPLES
+from dashboard.frames.plots import grid
 from dashboard.frames.scenarios import TITLES, By
 from dashboard.frames.table import STYLE
 from dashboard.parts import DATA_SECONDS, answers
@@ -38,14 +40,14 @@ def page(chosen: Filters) -> None:
         if not summary.acceptance.requests:
             no_speculation(summary, chosen)
         try:
-            _draw(ask, chosen, by)
+            _draw(ask, chosen, by, summary)
         except Problem as problem:
             if problem.kind is not Kind.REFUSED:
                 raise
             st.info(plain(str(problem)), icon=":material/date_range:")
 
 
-def _draw(ask: Client, chosen: Filters, by: By) -> None:
+def _draw(ask: Client, chosen: Filters, by: By, summary: shapes.Summary) -> None:
     query = chosen.query
     traffic = ask.later(ask.traffic, **query, by=by)
     acceptance = ask.later(ask.acceptance, **query, by=by)
@@ -62,12 +64,12 @@ def _draw(ask: Client, chosen: Filters, by: By) -> None:
         help=define("worst first", "slice"),
     )
     held = {name: value for name, value in chosen.time.items() if name != "window"}
-    st.html(STYLE + frames.slice_table(found, by, ask.fallback(), held or chosen.time))
+    st.html(STYLE + frames.slice_table(found, by, summary.fallback, held or chosen.time))
     if of_steps is None:
         return
     st.caption("A scenario leads to the positions at which its drafts are truncated.")
     series = of_steps.result()
-    times = frames.grid(series)
+    times = grid(series)
     charts = [(each.name, steps_of(series, each.name, times)) for each in found if each.acceptance is not None][:MOST]
     if charts:
         st.markdown(

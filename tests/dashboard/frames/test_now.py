@@ -100,6 +100,20 @@ def test_a_silent_step_is_a_gap():
     assert line.text[3] == NO_DATA
 
 
+def test_a_trend_has_the_whole_time_range():
+    span = {"exact": True, "resolution_s": None, "since": AT, "until": AT + timedelta(minutes=6)}
+    rows = points((0.7, 1, None), (0.9, 3, None))
+    series = shapes.AcceptanceSeries(**span, window_s=360, step_s=60, by=None, points=rows)
+    tile = frames.with_trend(frames.p_tile(figures(0.9)), series, lambda each: each.p, None)
+    assert tile.trend == [None, 0.7, None, 0.9, None, None]
+
+
+def test_the_pooled_rest_is_no_scenario():
+    rows = points((0.1, None, "other"), (0.2, None, "unknown"), (0.6, None, "chat"), (0.9, None, "code"))
+    series = shapes.AcceptanceSeries(**ANSWERED, window_s=1, step_s=None, by="scenario", points=rows)
+    assert frames.worst_scenario(series).group == "chat"
+
+
 # The law, on any payload that the API can give.
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)

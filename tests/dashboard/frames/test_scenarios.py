@@ -12,7 +12,7 @@ from support.positions import AT, point, truncation_series
 
 from dashboard import shapes
 from dashboard.frames import scenarios as frames
-from dashboard.frames.plots import MAX_STEPS
+from dashboard.frames.plots import MAX_STEPS, grid
 from dashboard.frames.scenarios import Slice
 from sidecar.api import models
 
@@ -195,7 +195,7 @@ def acceptance(*minutes, since=0, until=5, step_s=60):
     ],
 )
 def test_every_step_of_the_time_range(series, minutes):
-    assert frames.grid(series) == [AT + timedelta(minutes=minute) for minute in minutes]
+    assert grid(series) == [AT + timedelta(minutes=minute) for minute in minutes]
 
 
 def any_of(model, shape, **known):
@@ -226,7 +226,7 @@ def test_any_steps(times, since, until, step_s):
     series = acceptance(step_s=step_s)
     series.since, series.until = since, until
     series.points = [of(shapes.AcceptancePoint, at=at, group="a") for at in times]
-    grid = frames.grid(series)
-    assert set(times) <= set(grid)
-    assert grid == sorted(grid)
-    assert len(grid) <= 3 * MAX_STEPS + 1
+    steps = grid(series)
+    assert set(times) <= set(steps)
+    assert steps == sorted(steps)
+    assert len(steps) <= 3 * MAX_STEPS + 1

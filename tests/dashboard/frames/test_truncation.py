@@ -18,9 +18,10 @@ def test_tiles_with_their_trends():
         share=0.5,
     )
     rate, first, full = frames.truncation_tiles(found)
-    assert (rate.value, rate.met, rate.trend, rate.limit) == ("40.0 %", False, [0.4, None, 0.0], 0.35)
-    assert (first.value, first.met, first.trend, first.limit) == ("50.0 %", False, [0.25, None, None], 0.15)
-    assert (full.value, full.trend) == ("60.0 %", [0.6, None, 1.0])
+    rest = [None] * 7
+    assert (rate.value, rate.met, rate.trend, rate.limit) == ("40.0 %", False, [0.4, None, 0.0, *rest], 0.35)
+    assert (first.value, first.met, first.trend, first.limit) == ("50.0 %", False, [0.25, None, None, *rest], 0.15)
+    assert (full.value, full.trend) == ("60.0 %", [0.6, None, 1.0, *rest])
 
 
 def test_tiles_without_a_truncated_step():

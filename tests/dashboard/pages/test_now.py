@@ -108,6 +108,53 @@ def test_health_in_a_sentence(now, api, sample):
     assert "✓ Healthy.</b> Acceptance rate p is 0.723, of 0.65 at least; no alert fires." in said(now.run())
 
 
+@pytest.mark.parametrize(
+    ("p", "scenario", "severity", "words"),
+    [
+        (0.7, None, "info", "✓ Healthy.</b> Acceptance rate p is 0.700, of 0.65 at least; 1 alert informs."),
+        (None, None, None, "? Cannot tell.</b> No request has speculated yet; no alert fires."),
+        (None, "code", None, "? Cannot tell.</b> No such request speculated in this time range; no alert fires."),
+    ],
+)  # fmt: skip
+def test_health_claims_no_more_than_is_known(now, api, sample, p, scenario, severity, words):
+    api.answers["acceptance"] = sample.acceptance() | {"points": []}
+    alert = {"name": "SpecwatchTruncationsMany", "labels": {}, "summary": "", "value": 0.4, "severity": severity}
+    alert["since"] = sample.board.alerts("x")["alerts"][0]["starts_at"]
+    slo = {"latency_under_800ms_ratio": 0.99, "p95_latency_under_800ms_ratio": 0.97}
+    figures = sample.figures(100 if p else 0, p)
+    api.answers["summary"] = sample.summary(slo=slo, last_100=figures, alerts=[alert] if severity else [])
+    if scenario:
+        now.query_params["scenario"] = scenario
+    assert words in said(now.run())
+
+
+def test_alerts_are_told_without_the_database(now, api, sample):
+    api.answers["summary"] = (503, {"error": {"message": "database unavailable"}})
+    api.answers["alerts"] = sample.board.alerts("SpecwatchAcceptanceLow")
+    at = now.run()
+    assert "No figures: the database is unavailable." in said(at)
+    assert "SpecwatchAcceptanceLow" in at.expander[1].label
+
+
+def test_an_opened_alert_stays_open_while_its_value_changes(url, api, sample, chromium):
+    values = iter(range(1, 1000))
+
+    def alerts(_):
+        found = sample.board.alerts("SpecwatchAcceptanceLow")
+        found["alerts"][0]["value"] = next(values)
+        return 200, found
+
+    api.answers["alerts"] = alerts
+    page = chromium.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(url)
+    alert = page.locator("details", has_text="SpecwatchAcceptanceLow")
+    alert.locator("summary").click()
+    alert.get_by_text("Means.").wait_for()
+    before = alert.locator("summary").inner_text()
+    page.wait_for_function("before => !document.body.innerText.includes(before)", arg=before, timeout=30_000)
+    assert alert.get_attribute("open") is not None
+
+
 def test_a_held_time_range(now, api):
     now.query_params["since"], now.query_params["until"] = "2026-11-29T02:10:00Z", "2026-11-29T03:00:00+00:00"
     at = now.run()

@@ -21,7 +21,8 @@ def asked(api, name):
 def test_scenarios(scenarios, api, sample):
     own = {"slice": "scenario=code", "state": "probing", "since": "2026-11-29T18:00:00Z", "reason": "p 0.4"}
     slices = [own | {"trigger": "probes", "evidence": {}, "until": None}]
-    api.answers["fallback"] = sample.fallback(slices=slices)
+    state = sample.summary()["fallback"] | {"slices": slices}
+    api.answers["summary"] = sample.summary(fallback=state)
     at = scenarios.run()
     assert not at.exception
     table = table_of(at, "Figures by scenario")
