@@ -48,8 +48,9 @@ SLICE_WORDS = {
 
 def state_line(state: shapes.FallbackState, now: datetime) -> StateLine:
     since, headline = utc(state.since), STATE_WORDS[state.state]
-    if off := sum(each.state != "speculative" for each in state.slices):
-        headline += f"; {count(off, 'slice')} by itself" if off == 1 else f"; {off} slices by themselves"
+    off = [each.slice for each in state.slices if each.state != "speculative"]
+    if off and state.state == "speculative":
+        headline += f", but not for {off[0] if len(off) == 1 else f'{len(off)} slices'}"
     if state.dry_run:
         headline += " (decisions are only recorded: fallback_dry_run)"
     return StateLine(

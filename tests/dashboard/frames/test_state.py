@@ -46,8 +46,8 @@ def test_state_in_words():
     [
         ([], "Speculative decoding is on"),
         (["speculative"], "Speculative decoding is on"),
-        (["probing"], "Speculative decoding is on; 1 slice by itself"),
-        (["probing", "autoregressive"], "Speculative decoding is on; 2 slices by themselves"),
+        (["probing"], "Speculative decoding is on, but not for scenario=code"),
+        (["probing", "autoregressive"], "Speculative decoding is on, but not for 2 slices"),
     ],
 )
 def test_slices_with_a_decision_of_their_own(states, headline):
