@@ -7,7 +7,7 @@ import asyncio
 import logging
 import random
 import time
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -84,7 +84,7 @@ class Similarity:
         self._told = told
         self._waiting: deque[Pair] = deque()
         self._working = False
-        self._scenarios: dict[str, str] = {}
+        self._scenarios: OrderedDict[str, str] = OrderedDict()
         self._late: deque[SimilarityRow] = deque()
         self._pause_s = 0.0
         #: Why nothing can be compared.
@@ -112,7 +112,8 @@ class Similarity:
             return
         self._scenarios[reply_id] = scenario
         if len(self._scenarios) > _MOST_SCENARIOS:
-            del self._scenarios[next(iter(self._scenarios))]
+            # Of a plain dict the first one takes 7 us: it passes over those that were deleted before.
+            self._scenarios.popitem(last=False)
 
     def compare(self, pair: Pair) -> None:
         """Have a pair compared, as far as the queue allows; replays have cost enough to need no budget here."""

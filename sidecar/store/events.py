@@ -116,9 +116,9 @@ def _changed() -> Select[Any]:
 def _ended() -> Select[Any]:
     """Settings that are at their default again with a start, and were not at the one before."""
     v, o, n = versions.alias("v"), versions.alias("o"), versions.alias("n")
-    still = select(n.c.id).where(
-        n.c.at == v.c.at, n.c.instance == v.c.instance, n.c.upstream == "", n.c.name == o.c.name
-    )
+    # As a value, since PostgreSQL makes a join of EXISTS: before it knows the table it would go through all for each.
+    same = (n.c.at == v.c.at, n.c.instance == v.c.instance, n.c.upstream == "", n.c.name == o.c.name)
+    still = select(n.c.id).where(*same).correlate(v, o).scalar_subquery()
     return (
         select(o.c.id, v.c.at, v.c.instance, v.c.upstream, o.c.name, null().label("value"), o.c.value.label("before"))
         .join_from(
@@ -131,7 +131,7 @@ def _ended() -> Select[Any]:
                 o.c.name.startswith(SETTING),
             ),
         )
-        .where(v.c.upstream == "", v.c.name == SPECWATCH, ~still.correlate(v, o).exists())
+        .where(v.c.upstream == "", v.c.name == SPECWATCH, still.is_(None))
     )
 
 
