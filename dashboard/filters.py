@@ -25,6 +25,7 @@ STEPS = {60: "1m", 300: "5m", 900: "15m", 3600: "1h", 7200: "2h", 21600: "6h", 8
 MOST_STEPS = 100
 #: A window that holds every time range that can be asked for.
 WIDEST = "366d"
+PROPOSED = "hold_proposed"
 ALL = "All scenarios"
 ALL_MODELS = "All models"
 
@@ -129,7 +130,7 @@ def _held() -> tuple[datetime | None, datetime | None]:
         return None, None
     try:
         since, until = (utc(datetime.fromisoformat(word or "")) for word in words)
-    except ValueError:
+    except (ValueError, OverflowError):
         since = until = datetime.now(UTC)
     if since < until and until - since <= timedelta(days=366):
         return since, until
@@ -140,17 +141,35 @@ def _held() -> tuple[datetime | None, datetime | None]:
     return None, None
 
 
+def _proposed(chosen: Filters) -> tuple[datetime, datetime]:
+    """What stands in the fields: the range that is held, or one that moves with the clock until someone types there."""
+    if chosen.since is not None and chosen.until is not None:
+        return chosen.since, chosen.until
+    window, *kept = st.session_state.get(PROPOSED) or (None,)
+    fields = dict(zip(("since", "until"), kept, strict=False))
+    typed = [st.session_state.get(_field(name, at), at.replace(tzinfo=None)) for name, at in fields.items()]
+    if window == chosen.window and typed != [at.replace(tzinfo=None) for at in kept]:
+        return kept[0], kept[1]
+    until = datetime.now(UTC).replace(second=0, microsecond=0) + timedelta(minutes=1)
+    since = until - timedelta(minutes=WINDOW_MINUTES[chosen.window])
+    st.session_state[PROPOSED] = (chosen.window, since, until)
+    return since, until
+
+
+def _field(name: str, at: datetime) -> str:
+    """Another field for another proposal, as one keeps what it was first given."""
+    return f"hold_{name}_{at.isoformat()}"
+
+
 def _hold(chosen: Filters, *, disabled: bool) -> None:
     """Chooses a time range that does not move, for a link that shows the same tomorrow."""
-    now = datetime.now(UTC).replace(second=0, microsecond=0)
-    until = chosen.until or now + timedelta(minutes=1)
-    since = chosen.since or until - timedelta(minutes=WINDOW_MINUTES[chosen.window])
+    since, until = _proposed(chosen)
     label = "Hold" if chosen.since is None else f"Held: {since:%m-%d %H:%M} to {until:%m-%d %H:%M} UTC"
     with st.popover(label, icon=":material/push_pin:", disabled=disabled):
         st.caption("A time range that does not move with the clock, so that a link to it shows the same tomorrow. UTC.")
         # Names without a zone: the widget knows none.
-        first = st.datetime_input("From", since.replace(tzinfo=None), key=f"hold_since_{since:%s}", step=60)
-        last = st.datetime_input("To", until.replace(tzinfo=None), key=f"hold_until_{until:%s}", step=60)
+        first = st.datetime_input("From", since.replace(tzinfo=None), key=_field("since", since), step=60)
+        last = st.datetime_input("To", until.replace(tzinfo=None), key=_field("until", until), step=60)
         if st.button("Hold this time range", key="hold", type="primary"):
             if first is None or last is None or first >= last:
                 st.error("*From* must be before *To*.")

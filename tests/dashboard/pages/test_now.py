@@ -2,6 +2,7 @@
 
 import gc
 import os
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -167,6 +168,37 @@ def test_a_held_time_range(now, api):
     assert ("summary", {"window": "1h"}) in [(name, query) for _, name, query, _ in api.seen]
 
 
+def test_what_is_typed_into_hold_stays_when_the_minute_is_over(now, api, monkeypatch):
+    class Clock(datetime):
+        at = datetime(2026, 11, 29, 18, 0, 58, tzinfo=UTC)
+
+        @classmethod
+        def now(cls, tz=None):
+            return cls.at
+
+    def first():
+        return f"hold_since_{now.session_state['hold_proposed'][1].isoformat()}"
+
+    monkeypatch.setattr("dashboard.filters.datetime", Clock)
+    key = first() if now.run() else ""
+    Clock.at += timedelta(minutes=1)
+    now.run()
+    assert first() != key, "nothing was typed: it moves with the clock"
+    now.session_state[first()] = datetime(2026, 11, 29, 17, 30)
+    now.run()
+    Clock.at += timedelta(minutes=5)
+    now.run()
+    assert now.session_state[first()] == datetime(2026, 11, 29, 17, 30)
+    now.button(key="hold").click().run()
+    assert now.query_params["since"] == "2026-11-29T17:30:00Z"
+
+
+@pytest.mark.parametrize("year", [1, 1969, 9999])
+def test_a_time_range_at_the_end_of_the_calendar(now, api, year):
+    now.query_params["since"], now.query_params["until"] = f"{year:04}-12-30T00:00:00Z", f"{year:04}-12-31T23:59:59Z"
+    assert not now.run().exception
+
+
 @pytest.mark.parametrize(
     ("since", "until"),
     [
@@ -174,6 +206,7 @@ def test_a_held_time_range(now, api):
         ("2026-11-29T03:00:00Z", "2026-11-29T02:00:00Z"),
         ("2020-01-01T00:00:00Z", "2026-01-01T00:00:00Z"),
         ("2026-11-29T03:00:00Z", ""),
+        ("0001-01-01T00:00:00+14:00", "0001-01-02T00:00:00Z"),
     ],
 )
 def test_a_held_time_range_that_is_none_says_so(now, api, since, until):
