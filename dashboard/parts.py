@@ -34,6 +34,8 @@ STYLE = """<style>
 [data-testid="stMetricDelta"] div, [data-testid="stMetricDelta"] p { white-space: normal !important; }
 [data-testid="stMetricLabel"] p { white-space: normal; overflow-wrap: anywhere; }
 [data-testid="stMetricLabel"], [data-testid="stMetricLabel"] > div { overflow: visible; white-space: normal; }
+/* Its cells hold texts of others, which a spreadsheet would run as formulas; the page Requests exports them guarded. */
+[data-testid="stElementToolbarButton"]:has([aria-label^="Download as CSV"]) { display: none; }
 .sw-link { text-decoration: underline; color: inherit; }
 @media (max-width: 640px) {
   .sw-head { font-size: 1.35rem; }

@@ -6,7 +6,8 @@ from datetime import datetime, timedelta
 
 from dashboard import shapes
 from dashboard.frames.base import NO_NAMES, count, milliseconds, plain, ratio, utc
-from dashboard.frames.positions import By, step_name
+from dashboard.frames.positions import By, room, step_name
+from dashboard.frames.requests import p_of
 from dashboard.frames.table import NONE, Cell, Row, link, table
 from dashboard.words import P_MIN
 
@@ -67,7 +68,7 @@ def place(
     """What is chosen: `step` and `group` narrow the time range and `names`, the page's scenario and model."""
     since, until = utc(series.since), utc(series.until)
     if step is not None:
-        since, until = step, step + timedelta(seconds=series.step_s or 60)
+        since, until = step, step + min(timedelta(seconds=series.step_s or 60), room(step))
     chosen = Place(position, since, until, *names)
     if group is None:
         return chosen
@@ -145,7 +146,7 @@ def requests_table(place: Place, rows: Sequence[shapes.RequestRow]) -> str:
 
 def _row(place: Place, row: shapes.RequestRow) -> Row:
     cut = row.rejected_at or []
-    p = row.accepted_tokens / row.draft_tokens if row.draft_tokens and row.accepted_tokens is not None else None
+    p = p_of(row)
     return Row(
         [
             Cell(row.request_id, href=link("requests", request=row.request_id), more=row.request_id),

@@ -137,7 +137,10 @@ def _ticks(spread: shapes.LatencyDistribution, measure: Measure) -> dict[str, li
     powers = range(max(-3, floor(log10(min(values)))), min(12, ceil(log10(max(values)))) + 1)
     digits = (1, 2, 5) if len(powers) <= 4 else (1,)
     ticks = [digit * 10.0**power for power in powers for digit in digits]
-    return {"tickvals": ticks, "ticktext": [milliseconds(tick).replace(".0 ", " ") for tick in ticks]}
+    return {
+        "tickvals": ticks,
+        "ticktext": [f"{tick:g} ms" if tick < 100 else milliseconds(tick).replace(".0 ", " ") for tick in ticks],
+    }
 
 
 def _values(side: shapes.Quantiles, measure: Measure) -> list[float]:

@@ -32,8 +32,8 @@ def over_time(series: shapes.TruncationSeries, colour: Colour, chosen: tuple[int
     # Edges, not centres: a cell covers its step, even when it is the only one.
     edges = [at for at, _ in rows]
     if edges:
-        edges.append(edges[-1] + min(step, _room(edges[-1])))
-    centres = [at + min(step, _room(at)) / 2 for at, _ in rows]
+        edges.append(edges[-1] + min(step, room(edges[-1])))
+    centres = [at + min(step, room(at)) / 2 for at, _ in rows]
     names = [f"{at:%Y-%m-%d %H:%M} UTC" for at, _ in rows]
     lattice = Lattice(
         [[None if p is None else _cell(p, i, colour) for _, p in rows] for i in positions],
@@ -61,7 +61,7 @@ def over_time(series: shapes.TruncationSeries, colour: Colour, chosen: tuple[int
     if series.total.cliff_at is not None and edges:
         cliff(figure, x0=edges[0], x1=edges[-1], y0=series.total.cliff_at + 0.5, y1=series.total.cliff_at + 0.5)
     if chosen is not None and any(at == chosen[1] for at in edges[:-1]):
-        end = chosen[1] + min(step, _room(chosen[1]))
+        end = chosen[1] + min(step, room(chosen[1]))
         outline(figure, x0=chosen[1], x1=end, y0=chosen[0] - 0.5, y1=chosen[0] + 0.5)
     figure.update_xaxes(type="date", nticks=6, tickangle=0, fixedrange=True)
     if edges:
@@ -178,6 +178,6 @@ def _told_full(point: shapes.TruncationPoint | None, where: str) -> str:
     return f"{where}<br>fully accepted: {full:,} of {point.verify_steps:,} verify steps"
 
 
-def _room(at: datetime) -> timedelta:
+def room(at: datetime) -> timedelta:
     """Time left before the calendar of `datetime` ends."""
     return datetime.max.replace(tzinfo=at.tzinfo) - at

@@ -111,7 +111,7 @@ def _named() -> dict[str, str]:
         st.text_input("Open request id", key="request", bind="query-params", width=175, help=define("request id"))
     names = ("outcome", "arm", "truncated_at", "latency_over_ms", "p_below", "reply_id")
     values = {name: st.session_state[name] for name in names}
-    texts = {name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in values.items()}
+    texts = {name: f"{value:.15g}" if isinstance(value, float) else str(value) for name, value in values.items()}
     return {name: texts[name].strip() for name in names if values[name] not in (None, "", every)}
 
 

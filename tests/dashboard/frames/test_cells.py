@@ -139,6 +139,16 @@ def test_requests_lead_to_their_own_page():
     assert html.count("no data") == 4, "p, steps there, verify steps and latency of the second"
 
 
+def test_figures_that_cannot_be_true_give_no_p():
+    (row,) = page(board.row(1, acceptance_quality="inconsistent")).requests
+    assert frames.requests_table(PLACE, [row]).count("no data") == 1
+
+
+def test_the_last_step_of_the_calendar():
+    last = frames.step_of("9999-12-31T23:59:59Z")
+    assert frames.place(FOUND, 1, last, None, (None, None)).since == last
+
+
 @law
 @given(truncation_series(), st.integers(1, 64), st.lists(st.builds(models.RequestRow), max_size=3))
 def test_any_requests(model, position, rows):

@@ -187,6 +187,11 @@ def test_a_long_tail_has_a_logarithmic_axis(values, kind):
         assert list(figure.layout.xaxis.ticktext)[:4] == ["100 ms", "200 ms", "500 ms", "1000 ms"]
 
 
+def test_no_tick_of_a_logarithmic_axis_is_zero():
+    figure = plots.distribution(spread([0.02, 0.04, 5.0]), "latency")
+    assert list(figure.layout.xaxis.ticktext)[:4] == ["0.01 ms", "0.02 ms", "0.05 ms", "0.1 ms"]
+
+
 def test_bars_by_concurrency():
     figure = plots.by_concurrency(series(point("2-4", 1.1), point("1", 0.5), point("5-8", None, 100, 3)))
     ours, theirs = figure.data

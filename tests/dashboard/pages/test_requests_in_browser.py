@@ -17,6 +17,11 @@ def test_a_request_opened_from_the_table(url, api, chromium):
     def metric(label: str) -> str:
         return page.get_by_test_id("stMetric").filter(has_text=label).get_by_test_id("stMetricValue").inner_text()
 
+    # What Streamlit itself would save guards no formulas of others.
+    table.hover()
+    page.get_by_role("button", name="Search").first.wait_for()
+    assert page.get_by_role("button", name="Download as CSV").count() == 0, "hidden"
+
     # A cell of the third row: its head and its rows are of 35 px each.
     table.click(position={"x": 220, "y": 35 * 3 + 18})
     page.get_by_role("heading", name="Request req-2").wait_for()
