@@ -28,6 +28,8 @@ _AGAIN = {
     ("ineffective", "autoregressive"): "Autoregressive is in effect again",
 }
 _DRY_RUN = "dry run: "
+#: Characters of a value in a sentence: settings may be long lists.
+_LONGEST = 500
 #: What is told of an upstream, in words.
 _NAMES = {
     "vllm": "vLLM",
@@ -86,7 +88,7 @@ def event(happened: Happened) -> models.Event:
             words, evidence = _moved(row), _moved_evidence(row)
         case "version":
             subject, words = _version(row)
-            what = "default" if row["value"] is None else row["value"]
+            what = "default" if row["value"] is None else _short(row["value"])
             evidence = {name: row[name] for name in ("name", "before", "value")}
     return models.Event(
         at=row["at"],
@@ -131,7 +133,8 @@ def _moved_evidence(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _version(row: Mapping[str, Any]) -> tuple[str, str]:
     """What it is of, and the sentence."""
-    upstream, name, value, before = row["upstream"], row["name"], row["value"], row["before"]
+    upstream, name = row["upstream"], row["name"]
+    value, before = (None if row[each] is None else _short(row[each]) for each in ("value", "before"))
     if upstream:
         subject = upstream
         words = f"{upstream}: {_NAMES.get(name, name)} is {value}"
@@ -144,3 +147,8 @@ def _version(row: Mapping[str, Any]) -> tuple[str, str]:
         words = f"Setting {subject} is {'at its default again' if value is None else value}"
         before = "at its default" if before is None else before
     return subject, words if before is None else f"{words}, and was {before}"
+
+
+def _short(value: str) -> str:
+    """For a sentence; the evidence has all of it."""
+    return value if len(value) <= _LONGEST else f"{value[:_LONGEST]}…"

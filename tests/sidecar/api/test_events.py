@@ -127,6 +127,9 @@ def switch(before: str, after: str, reason: str, **more: Any) -> tuple[Kind, dic
     return "switch", plain | {"from_state": before, "to_state": after, "reason": reason} | more
 
 
+LONG = "x" * 500
+
+
 def version(name: str, value: str | None, before: str | None, upstream: str = "") -> tuple[Kind, dict[str, Any]]:
     return "version", {"upstream": upstream, "name": name, "value": value, "before": before}
 
@@ -206,6 +209,7 @@ SENTENCES: list[tuple[tuple[Kind, dict[str, Any]], str, str, str]] = [
     (version("vllm", "0.32", None, "u"), "u", "0.32", "u: vLLM is 0.32"),
     (version("draft_model", "b", "a", "u"), "u", "b", "u: the draft model is b, and was a"),
     (version("later", "b", "a", "u"), "u", "b", "u: later is b, and was a"),
+    (version("settings.x", LONG + "b", LONG), "x", LONG + "…", f"Setting x is {LONG}…, and was {LONG}"),
 ]
 
 

@@ -132,6 +132,14 @@ CASES: dict[str, tuple[list[VersionRow], list[tuple[Any, ...]]]] = {
             (4, "specwatch", "1", "1"),
         ],
     ),
+    "the end of a long list": (
+        [*start(1, names="a" * 900 + "b"), *start(2, names="a" * 900 + "c")],
+        [
+            (1, "specwatch", "1", None),
+            (2, "settings.names", "a" * 900 + "c", "a" * 900 + "b"),
+            (2, "specwatch", "1", "1"),
+        ],
+    ),
     "instances, upstreams and names apart": (
         [
             *start(1, below="0.6"),
