@@ -107,10 +107,6 @@ class Client:
     def alignment(self) -> shapes.Alignment:
         return self._get("alignment", shapes.Alignment)
 
-    def windows(self, by: str | None = None) -> shapes.Windows:
-        """The last 100 requests that speculated, and of each slice."""
-        return self._get("windows", shapes.Windows, {"by": by})
-
     def alerts(self) -> shapes.Alerts:
         return self._get("alerts", shapes.Alerts)
 
@@ -134,9 +130,6 @@ class Client:
     def drafts(self, limit: int) -> shapes.Drafts:
         """What the draft proposed for the last requests. The sidecar refuses where it keeps none."""
         return self._get("drafts", shapes.Drafts, {"limit": str(limit)})
-
-    def engine(self) -> shapes.Engines:
-        return self._get("engine", shapes.Engines)
 
     def fallback(self) -> shapes.Fallback:
         return self._get("fallback", shapes.Fallback)

@@ -444,39 +444,6 @@ class SimilarityPairs(Answered, kw_only=True):
     pairs: list[SimilarityPair]
 
 
-class WindowTruncation(Shape):
-    verify_steps: int
-    truncated_steps: int
-    rejected_at: list[int | None]
-    reached: list[int | None]
-    hazard: list[float | None]
-    shape: Literal["decay", "cliff", "unknown"]
-    cliff_at: int | None
-    truncation_rate: float | None
-    first_position_share: float | None
-
-
-class Window(AcceptanceFigures, kw_only=True):
-    group: str | None
-    truncation: WindowTruncation
-
-
-class NotDrafted(Shape):
-    requests: int
-    without: int
-    share: float | None
-    reasons: dict[str, int]
-
-
-class Windows(Shape):
-    whole: Window
-    by: str | None
-    slices: list[Window]
-    not_drafted: NotDrafted
-    break_even_p: float | None
-    break_even_p_per_token: float | None
-
-
 class RequestRow(Shape):
     request_id: str
     reply_id: str | None
@@ -548,26 +515,6 @@ class Event(Shape):
 class EventPage(Shape):
     events: list[Event]
     next_cursor: str | None
-
-
-class EngineCore(Shape):
-    engine: int
-    vllm: str | None
-    method: str | None
-    num_speculative_tokens: int | None
-    cap: int | None
-    draft_model: str | None
-
-
-class Engine(Shape):
-    upstream: str
-    reachable: bool
-    reason: str | None
-    cores: list[EngineCore]
-
-
-class Engines(Shape):
-    engines: list[Engine]
 
 
 class Transition(Shape):

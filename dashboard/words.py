@@ -30,12 +30,7 @@ DEFINITIONS = MappingProxyType(
             "Where p lies, 19 times of 20, by how much the requests differ among each other. "
             f"While it holds {P_MIN}, more requests are needed to tell."
         ),
-        "p per token": (
-            "Accepted / judged draft tokens: those accepted and the first rejected one of each verify step. "
-            "Comparable between different k, which p is not."
-        ),
         "k": "num_speculative_tokens: the most draft tokens of a verify step.",
-        "break-even p": "The p at which speculation takes as much time as it saves, by the setting draft_cost.",
         "alignment": (
             "Whether draft model and target model know the tokens by the same ids, by the files of their "
             "tokenizers and by what is rejected in the traffic. A moved id makes right guesses wrong."
@@ -59,8 +54,8 @@ DEFINITIONS = MappingProxyType(
             "Quantiles are nearest rank over ok requests."
         ),
         "latency ratio": (
-            "p95 latency speculative / p95 latency of the autoregressive baseline. Below 1, speculation "
-            "is faster. Needs 50 requests on both sides."
+            "p95 latency speculative / p95 latency of the autoregressive baseline; of a whole time range at like "
+            "concurrency, the one with most requests. Below 1, speculation is faster. Needs 50 requests on both sides."
         ),
         "TTFT": "Time to first token: from the complete request head to the first content byte.",
         "TPOT": "Time per output token after the first: (end - first token) / (completion tokens - 1).",
@@ -74,7 +69,8 @@ DEFINITIONS = MappingProxyType(
         "completion tokens/s": "Completion tokens of the replies in the time range / its length.",
         "coverage": (
             "Requests with acceptance figures / ok generation requests served speculatively. "
-            "Every acceptance figure here speaks for this share of them."
+            "Every acceptance figure here speaks for this share of them. Of an upstream, by the engine's own counters: "
+            "draft tokens in the records / draft tokens counted."
         ),
         "truncation rate": (
             "Truncated verify steps / verify steps. A step is truncated when the target model rejects "

@@ -56,31 +56,28 @@ def truncation_tiles(series: shapes.TruncationSeries) -> list[Tile]:
     ]
 
 
-Positions = shapes.TruncationPoint | shapes.WindowTruncation
-
-
-def rate_of(point: Positions) -> float | None:
+def rate_of(point: shapes.TruncationPoint) -> float | None:
     return point.truncated_steps / point.verify_steps if point.verify_steps else None
 
 
-def first_share(point: Positions) -> float | None:
+def first_share(point: shapes.TruncationPoint) -> float | None:
     """Of the steps that were truncated, those that were at position 1."""
     cut = sum(each or 0 for each in point.rejected_at)
     return (point.rejected_at[0] or 0) / cut if cut else None
 
 
-def full_share(point: Positions) -> float | None:
+def full_share(point: shapes.TruncationPoint) -> float | None:
     """Share of the verify steps in which every draft token was accepted."""
     return (point.verify_steps - point.truncated_steps) / point.verify_steps if point.verify_steps else None
 
 
-def worst_position(point: Positions) -> int | None:
+def worst_position(point: shapes.TruncationPoint) -> int | None:
     """Index of the position at which most steps were truncated; None: not one was."""
     most = max((each or 0 for each in point.rejected_at), default=0)
     return point.rejected_at.index(most) if most > 0 else None
 
 
-def hazard_at(point: Positions, index: int) -> float | None:
+def hazard_at(point: shapes.TruncationPoint, index: int) -> float | None:
     return point.hazard[index] if index < len(point.hazard) else None
 
 

@@ -33,14 +33,12 @@ MODELS = {
     "similarity/pairs": models.SimilarityPairs,
     "quality": models.Quality,
     "alignment": models.Alignment,
-    "windows": models.Windows,
     "alerts": models.Alerts,
     "runbook": models.Runbook,
     "events": models.EventPage,
     "requests": models.RequestPage,
     "request": models.RequestRow,
     "texts": StoredTexts,
-    "engine": models.Engines,
 }
 QUERIES = {
     "summary": params.WindowParams,
@@ -49,7 +47,6 @@ QUERIES = {
     "latency": params.SeriesParams,
     "traffic": params.SeriesParams,
     "requests": params.PageParams,
-    "windows": params.WindowsParams,
     "drafts": params.DraftsParams,
 }
 
@@ -396,14 +393,12 @@ class Api:
             "similarity/pairs": board.pairs(),
             "quality": board.quality(),
             "alignment": whole_alignment(),
-            "windows": lambda query: (200, board.windows(query.get("by"), figures, truncation_point)),
             "alerts": board.alerts(),
             "runbook": board.runbook(),
             "events": board.events(),
             "requests": lambda query: (200, board.requests(query)),
             "request": board.row(),
             "texts": {"texts": []},
-            "engine": board.engine(),
         }
         self.paths: list[str] = []
         self.seen: list[tuple[str, str, dict[str, str], str | None]] = []

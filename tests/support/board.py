@@ -1,6 +1,5 @@
 """What the board's newer questions are answered by its scripted API."""
 
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -307,42 +306,3 @@ def requests(query: dict[str, str]) -> Payload:
         return {"requests": [row(number) for number in range(5, 8)], "next_cursor": None}
     rows = [row(0), row(1, outcome="client_abort", latency_ms=None), row(2, **PLAIN), row(3), row(4)]
     return {"requests": rows, "next_cursor": "second"}
-
-
-def window(group: str | None, acceptance: Payload, positions: Payload) -> Payload:
-    cut, steps = positions["truncated_steps"], positions["verify_steps"]
-    named = {name: value for name, value in positions.items() if name not in ("at", "group")}
-    extra = {"truncation_rate": cut / steps, "first_position_share": named["rejected_at"][0] / cut, "warnings": []}
-    return acceptance | {"group": group, "truncation": named | extra}
-
-
-def windows(by: str | None, figures: Callable[..., Payload], positions: Callable[..., Payload]) -> Payload:
-    names = {"chat": 0.78, "code": 0.86, "translate": 0.55} if by == "scenario" else {}
-    return {
-        "whole": window(None, figures(100, 0.7225), positions(2000, 0.87)),
-        "hour": figures(412, 0.715),
-        "by": by,
-        "slices": [window(name, figures(100, p), positions(2000, p + 0.1)) for name, p in names.items()],
-        "not_drafted": {"requests": 100, "without": 4, "share": 0.04, "reasons": {"no acceptance block": 4}},
-        "break_even_p": None,
-        "break_even_p_per_token": None,
-    }
-
-
-def engine() -> Payload:
-    core = {
-        "engine": 0,
-        "vllm": "0.32.0",
-        "method": "draft_model",
-        "num_speculative_tokens": 4,
-        "cap": None,
-        "mode": "hard",
-        "at_zero": None,
-        "draft_model": "demo-draft",
-        "step": 4711,
-        "running": 1,
-        "waiting": 0,
-        "opted_out": 0,
-        "events": {"sent": 4711, "dropped": 0, "connected": True},
-    }
-    return {"engines": [{"upstream": "speculative", "reachable": True, "reason": None, "cores": [core]}]}

@@ -1,9 +1,12 @@
 """Texts with units."""
 
+from pathlib import Path
+
 import pytest
 
+from dashboard import words
 from dashboard.frames import base as frames
-from dashboard.words import DEFINITIONS, NO_DATA
+from dashboard.words import NO_DATA
 
 
 @pytest.mark.parametrize(
@@ -33,5 +36,9 @@ def test_texts(shown, expected):
     assert shown == expected
 
 
-def test_a_word_is_defined_once():
-    assert all(text.endswith(".") for text in DEFINITIONS.values())
+def test_every_definition_is_a_sentence_that_the_board_shows():
+    sources = [path.read_text() for path in Path(words.__file__).parent.rglob("*.py") if path.name != "words.py"]
+    for term, text in words.DEFINITIONS.items():
+        assert text.endswith(".")
+        assert any(f'"{term}"' in source for source in sources), f"{term} is nowhere shown"
+    assert len({*words.DEFINITIONS.values()}) == len(words.DEFINITIONS)
