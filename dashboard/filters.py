@@ -107,7 +107,8 @@ def filters(uses: Sequence[str] = ("time", "names")) -> Filters:
 
 def _named(label: str, name: str, every: str, chosen: Filters, *, disabled: bool) -> str | None:
     asked = st.session_state.get(name) or st.query_params.get(name)
-    names = sorted({*_seen(name, chosen), *([asked] if asked and asked != every else [])})
+    seen = [] if disabled else _seen(name, chosen)
+    names = sorted({*seen, *([asked] if asked and asked != every else [])})
     if name == "model" and len(names) < 2 and asked in (None, every):
         return None
     st.selectbox(label, [every, *names], key=name, bind="query-params", width=220, disabled=disabled)

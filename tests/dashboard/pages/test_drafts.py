@@ -21,6 +21,15 @@ def test_drafts(api):
     assert not at.error
 
 
+def test_names_that_are_without_effect_are_kept_and_not_asked_for(api):
+    page = page_of("drafts")
+    page.query_params["scenario"] = "code"
+    at = page.run()
+    assert [name for _, name, _, _ in api.seen] == ["alignment", "drafts"]
+    (box,) = at.selectbox
+    assert (box.value, box.disabled) == ("code", True)
+
+
 def test_no_drafts(api):
     api.answers["drafts"] = (409, {"error": {"message": "recent_drafts: no drafts are kept"}})
     text = said(page_of("drafts").run())
