@@ -21,41 +21,59 @@ from dashboard.words import define
 USES = ("time", "names")
 COLOURS: tuple[Colour, ...] = ("hazard", "counts")
 BY: tuple[By, ...] = ("scenario", "model", "k")
+#: What is chosen on this page and stands in its address -> what it is where nothing is chosen.
+CHOICES = {"colour": "hazard", "by": "scenario", "position": None, "step": None, "group": None}
 
 
 @st.fragment(run_every=DATA_SECONDS)
 def page(chosen: Filters) -> None:
-    by: By = st.session_state.get("by") or _of_url()
+    drawn = False
     with answers() as ask:
-        later = ask.later(ask.truncation, **chosen.query, step=chosen.step)
-        of_scenarios = ask.later(ask.truncation, **chosen.query, by="scenario")
-        of_groups = of_scenarios if by == "scenario" else ask.later(ask.truncation, **chosen.query, by=by)
-        summary = ask.summary(**chosen.query)
-        over_time, scenarios = later.result(), of_scenarios.result()
-        groups = _unless_refused(of_groups)
-        database_note(summary)
-        if unusable(summary, chosen):
-            return
-        if not over_time.total.verify_steps:
-            no_speculation(summary, chosen)
-            return
-        if words := frames.headline(over_time.total, scenarios.points):
-            st.markdown(f"#### {words}", help=define("hazard", "reached"))
-        tiles(frames.truncation_tiles(over_time))
-        if not over_time.positions:
-            st.info(
-                "**Positions are not known:** the engine told of verify steps without the place of the rejections. "
-                "Specwatch's plugin in the engine tells them, as do replies that carry `rejected_at`.",
-                icon=":material/visibility_off:",
-            )
-            return
-        _shape(over_time.total, scenarios.points)
-        _maps(over_time, groups)
-        _behind(ask, chosen, over_time, groups)
+        drawn = _draw(ask, chosen)
+    # What is not on the page leaves its address, and a cell that was chosen would be lost to a moment without answer.
+    if not drawn and any(_asked(name) != default for name, default in CHOICES.items()):
+        with st.container(horizontal=True):
+            _kinds()
+            _cell([], [], [])
 
 
-def _of_url() -> By:
-    return next((by for by in BY if by == st.query_params.get("by")), "scenario")
+def _asked(name: str) -> str | None:
+    """A choice of the address, also before it has been drawn."""
+    asked = st.session_state.get(name) or st.query_params.get(name) or CHOICES[name]
+    return None if asked is None else str(asked)
+
+
+def _draw(ask: Client, chosen: Filters) -> bool:
+    """Whether all was drawn."""
+    by = next((each for each in BY if each == _asked("by")), "scenario")
+    later = ask.later(ask.truncation, **chosen.query, step=chosen.step)
+    of_scenarios = ask.later(ask.truncation, **chosen.query, by="scenario")
+    of_groups = of_scenarios if by == "scenario" else ask.later(ask.truncation, **chosen.query, by=by)
+    summary = ask.summary(**chosen.query)
+    over_time, scenarios = later.result(), of_scenarios.result()
+    groups = _unless_refused(of_groups)
+    database_note(summary)
+    if unusable(summary, chosen):
+        return False
+    if not over_time.total.verify_steps:
+        no_speculation(summary, chosen)
+        return False
+    if words := frames.headline(over_time.total, scenarios.points):
+        st.markdown(f"#### {words}", help=define("hazard", "reached"))
+    tiles(frames.truncation_tiles(over_time))
+    if not over_time.positions:
+        st.info(
+            "**Positions are not known:** the engine told of verify steps without the place of the rejections. "
+            "Specwatch's plugin in the engine tells them.",
+            icon=":material/visibility_off:",
+        )
+        return False
+    _shape(over_time.total, scenarios.points)
+    with st.container(horizontal=True):
+        colour, by = _kinds()
+    _maps(over_time, groups, colour, by)
+    _behind(ask, chosen, over_time, groups, by)
+    return True
 
 
 def _unless_refused(asked: Future[shapes.TruncationSeries]) -> shapes.TruncationSeries | str:
@@ -75,32 +93,31 @@ def _shape(total: shapes.TruncationPoint, scenarios: list[shapes.TruncationPoint
         st.caption(frames.shape_words(total), help=define("cliff", "decay"))
 
 
-def _maps(over_time: shapes.TruncationSeries, groups: shapes.TruncationSeries | str) -> None:
-    with st.container(horizontal=True):
-        st.segmented_control(
-            "Colour",
-            COLOURS,
-            default="hazard",
-            key="colour",
-            bind="query-params",
-            required=True,
-            help=define("hazard", "rejected", "reached"),
-        )
-        st.segmented_control(
-            "Second map by",
-            BY,
-            default="scenario",
-            key="by",
-            bind="query-params",
-            required=True,
-            on_change=_forget_group,
-            help=define("k"),
-        )
-    colour: Colour = st.session_state["colour"]
-    by: By = st.session_state["by"]
-    position = st.session_state.get("position") or st.query_params.get("position") or ""
-    step, group = (st.session_state.get(name) or st.query_params.get(name) for name in ("step", "group"))
-    at = cells.step_of(step)
+def _kinds() -> tuple[Colour, By]:
+    st.segmented_control(
+        "Colour",
+        COLOURS,
+        default="hazard",
+        key="colour",
+        bind="query-params",
+        required=True,
+        help=define("hazard", "rejected", "reached"),
+    )
+    st.segmented_control(
+        "Second map by",
+        BY,
+        default="scenario",
+        key="by",
+        bind="query-params",
+        required=True,
+        on_change=_forget_group,
+        help=define("k"),
+    )
+    return st.session_state["colour"], st.session_state["by"]
+
+
+def _maps(over_time: shapes.TruncationSeries, groups: shapes.TruncationSeries | str, colour: Colour, by: By) -> None:
+    position, at, group = _asked("position") or "", cells.step_of(_asked("step")), _asked("group")
     number = int(position) if position.isdecimal() else None
     _chart(
         "First rejection by position and time (UTC)",
@@ -151,21 +168,35 @@ def _forget_group() -> None:
     st.session_state["group"] = None
 
 
+def _cell(positions: list[str], steps: list[str], groups: list[str]) -> tuple[str | None, str | None, str | None]:
+    """Chosen by click or here: position, step, group."""
+    by = st.session_state["by"]
+    return (
+        _choice("Position", "position", positions),
+        _choice("Step beginning at (UTC)", "step", steps),
+        _choice("k" if by == "k" else by.capitalize(), "group", groups),
+    )
+
+
 def _behind(
-    ask: Client, chosen: Filters, over_time: shapes.TruncationSeries, groups: shapes.TruncationSeries | str
+    ask: Client,
+    chosen: Filters,
+    over_time: shapes.TruncationSeries,
+    groups: shapes.TruncationSeries | str,
+    by: By,
 ) -> None:
-    """Which cell is chosen, by click or here, and its requests."""
-    by: By = st.session_state["by"]
+    """The requests of the chosen cell."""
     st.markdown(
         "**Requests behind a cell**", help="Click a cell above, or choose its position here; the others narrow it."
     )
     steps = [positions.step_name(utc(point.at)) for point in over_time.points if point.at is not None]
+    ranked = [] if isinstance(groups, str) else positions.ranked(groups, by)
     with st.container(horizontal=True):
-        position = _choice("Position", "position", [str(i + 1) for i in range(over_time.positions)])
-        step = _choice("Step beginning at (UTC)", "step", steps[::-1])
-        ranked = [] if isinstance(groups, str) else positions.ranked(groups, by)
-        names = [point.group for point in ranked if point.group]
-        group = _choice("k" if by == "k" else by.capitalize(), "group", names)
+        position, step, group = _cell(
+            [str(i + 1) for i in range(over_time.positions)],
+            steps[::-1],
+            [point.group for point in ranked if point.group],
+        )
     if position is None or not position.isdecimal():
         st.caption("Click a cell of a map, or choose a position, to see the requests that were truncated there.")
         return
@@ -196,7 +227,7 @@ def _behind(
 
 def _choice(label: str, name: str, options: list[str]) -> str | None:
     """What is chosen stays, also where the time range has moved on."""
-    asked = st.session_state.get(name) or st.query_params.get(name)
+    asked = _asked(name)
     known = name != "step" or cells.step_of(asked) is not None
     if asked and asked not in options and known:
         options = [asked, *options]

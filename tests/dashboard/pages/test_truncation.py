@@ -114,6 +114,27 @@ def test_a_chosen_cell_comes_from_the_address_and_stays(truncation, api):
         at = at.run()
 
 
+def test_what_is_chosen_outlasts_a_moment_without_answer(truncation, api, sample):
+    chosen = {"position": "1", "step": "2026-11-29T18:00:00Z", "by": "k", "colour": "counts", "group": "4"}
+    for name, value in chosen.items():
+        truncation.query_params[name] = value
+    at = truncation.run()
+    well = api.answers["summary"]
+    for answer in ((503, {"error": {"message": "no"}}), well):
+        api.answers["summary"] = answer
+        at.run()
+        assert not at.exception
+        assert dict(at.query_params) == chosen
+    assert asked(api, "requests")[-1]["since"] == "2026-11-29T18:00:00Z"
+    assert len(charts(at)) == 2
+
+
+def test_without_an_answer_there_is_nothing_to_choose(truncation, api):
+    api.answers["summary"] = (503, {"error": {"message": "no"}})
+    at = truncation.run()
+    assert [box.label for box in at.selectbox] == ["Scenario"]
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [("position", "eleven"), ("position", "²"), ("step", "yesterday"), ("by", "colour"), ("colour", "red")],
