@@ -50,6 +50,8 @@ def main() -> None:
     try:
         client().fallback()
     except Problem as found:
+        # Streamlit takes out of the address what belongs to no widget: filters outlast an outage.
+        filters(())
         states.wait(found)
         return
     module = modules[pages.title]

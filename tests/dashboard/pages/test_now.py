@@ -218,12 +218,15 @@ def test_a_held_time_range_that_is_none_says_so(now, api, since, until):
 
 
 def test_not_reachable(now, api):
+    now.query_params["window"], now.query_params["scenario"] = "6h", "code"
     api.close()
     at = now.run()
     assert "The sidecar cannot be reached." in said(at)
     assert api.url in said(at)
     assert "specwatch sidecar --upstream URL" in said(at)
     assert not at.metric
+    assert at.selectbox(key="scenario").value == "code", "filters outlast an outage"
+    assert at.segmented_control(key="window").value == "6h"
 
 
 def test_one_answer_that_breaks_off_is_not_asked_for_in_a_loop(now, api):
