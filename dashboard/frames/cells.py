@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from dashboard import shapes
 from dashboard.frames.base import NO_NAMES, count, milliseconds, plain, ratio, utc
 from dashboard.frames.positions import By, room, step_name
-from dashboard.frames.requests import p_of
+from dashboard.frames.requests import held_by, p_of
 from dashboard.frames.table import NONE, Cell, Row, link, table
 from dashboard.words import P_MIN
 
@@ -149,7 +149,7 @@ def _row(place: Place, row: shapes.RequestRow) -> Row:
     p = p_of(row)
     return Row(
         [
-            Cell(row.request_id, href=link("requests", request=row.request_id), more=row.request_id),
+            Cell(row.request_id, href=link("requests", **held_by(row)), more=row.request_id),
             Cell(f"{utc(row.started_at):%Y-%m-%d %H:%M:%S}"),
             Cell(row.scenario),
             NONE if p is None else Cell(f"{'✗ ' if p < P_MIN else ''}{ratio(p, P_MIN)}", "bad" if p < P_MIN else ""),

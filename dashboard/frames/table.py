@@ -79,6 +79,9 @@ def _cell(cell: Cell) -> str:
 
 
 def link(page: str, **query: str | None) -> str:
-    """The address of a page of the dashboard with what is chosen there; None is left out."""
+    """The address of a page of the dashboard with what is chosen there; None is left out.
+
+    Relative, so that it holds where the dashboard is served below a path.
+    """
     given = {name: value for name, value in query.items() if value is not None}
-    return f"/{page}?{urlencode(given)}" if given else f"/{page}"
+    return f"{page}?{urlencode(given)}" if given else page

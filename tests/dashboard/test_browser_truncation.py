@@ -46,7 +46,7 @@ def test_a_click_on_a_cell_shows_its_requests(url, api, chromium):
     step = {"truncated_at": "2", "since": "2026-11-29T18:00:00Z", "until": "2026-11-29T18:01:00Z"}
     wait_for(step, in_time)
     page.get_by_text("truncated at position 2, 2026-11-29 18:00 to 18:01 UTC").wait_for()
-    assert page.get_by_role("link", name="req-3").get_attribute("href") == "/requests?request=req-3"
+    assert page.get_by_role("link", name="req-3").get_attribute("href").startswith("requests?request=req-3&")
     assert "position=2" in page.url
     assert "step=2026-11-29T18" in page.url
 

@@ -133,7 +133,10 @@ def test_how_many_there_are(place, found, counts, words):
 def test_requests_lead_to_their_own_page():
     rows = page(board.row(1, request_id="<r>&1", scenario="<s>"), board.row(2, **board.PLAIN, latency_ms=None)).requests
     html = frames.requests_table(PLACE, rows)
-    assert '<a href="/requests?request=%3Cr%3E%261">&lt;r&gt;&amp;1</a>' in html
+    assert '<a href="requests?request=%3Cr%3E%261&amp;since=2026' in html, (
+        "the time too, as clients may use an id again"
+    )
+    assert '">&lt;r&gt;&amp;1</a>' in html
     assert "<td>&lt;s&gt;</td>" in html
     assert '<td class="sw-bad">✗ 0.600</td><td>0 steps</td><td>4</td><td>512 ms</td>' in html
     assert html.count("no data") == 4, "p, steps there, verify steps and latency of the second"

@@ -168,7 +168,7 @@ def test_the_worst_is_marked_and_scenarios_lead_on():
     assert [row[0] for row in cells(html)] == ["scenario", "▼ worst: a b&c", "<i>", "other"]
     assert html.count('class="sw-marked"') == 1
     assert "<i>" not in html
-    assert links(html) == [f"/truncation?scenario={name}&window=1h" for name in ("a+b%26c", "%3Ci%3E")]
+    assert links(html) == [f"truncation?scenario={name}&window=1h" for name in ("a+b%26c", "%3Ci%3E")]
     html = frames.slice_table(found, "k", state(), HOUR)
     assert not links(html)
     assert "similarity" not in cells(html)[0], "which scenarios alone have"

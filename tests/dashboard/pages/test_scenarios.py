@@ -47,7 +47,7 @@ def test_scenarios(scenarios, api, sample):
     }
     assert [row[-1] for row in rows] == ["on", "on", "on", "probing, by itself", "on"]
     assert rows[4][1:4] == ["8", "no data", "no data"]
-    assert links(table)[0] == "/truncation?scenario=translate&window=1h"
+    assert links(table)[0] == "truncation?scenario=translate&window=1h"
     assert table.count("<abbr title=") == len(heads), "each figure is defined on hover"
     assert "Below 0.65 first, by how far" in "".join(each.help or "" for each in at.markdown)
     (charts,) = multiples(at)
@@ -100,7 +100,7 @@ def test_a_link_holds_the_time_range_that_is_held(scenarios):
     scenarios.query_params["until"] = "2026-11-29T18:30:00Z"
     at = scenarios.run()
     assert links(table_of(at, "Figures by scenario"))[0] == (
-        "/truncation?scenario=translate&since=2026-11-29T17%3A30%3A00Z&until=2026-11-29T18%3A30%3A00Z"
+        "truncation?scenario=translate&since=2026-11-29T17%3A30%3A00Z&until=2026-11-29T18%3A30%3A00Z"
     )
 
 
