@@ -113,9 +113,7 @@ def memory(url: str, refreshes: int) -> None:
                 if seen % (refreshes // 10) == 1:
                     heap = tab.evaluate("performance.memory.usedJSHeapSize") // 2**20
                     nodes = tab.evaluate("document.querySelectorAll('*').length")
-                    print(
-                        f"refresh {seen:4}: dashboard {resident(pid)} MiB, page {heap} MiB and {nodes} elements"
-                    )
+                    print(f"refresh {seen:4}: dashboard {resident(pid)} MiB, page {heap} MiB and {nodes} elements")
             time.sleep(0.1)
 
 
