@@ -26,6 +26,8 @@ MOST_STEPS = 100
 #: A window that holds every time range that can be asked for.
 WIDEST = "366d"
 PROPOSED = "hold_proposed"
+#: The session's name for the time range that is held, as the address has it.
+HELD = "held"
 ALL = "All scenarios"
 ALL_MODELS = "All models"
 
@@ -128,12 +130,19 @@ def _held() -> tuple[datetime | None, datetime | None]:
     """A time range of the URL that does not move."""
     words = [st.query_params.get(name) for name in ("since", "until")]
     if words == [None, None]:
-        return None, None
+        # Another page of the same visit: Streamlit takes out of the address what belongs to no widget.
+        kept: list[str] | None = st.session_state.get(HELD)
+        if kept is None:
+            return None, None
+        words = [*kept]
+        st.query_params.update(dict(zip(("since", "until"), kept, strict=True)))
+    st.session_state.pop(HELD, None)
     try:
         since, until = (utc(datetime.fromisoformat(word or "")) for word in words)
     except (ValueError, OverflowError):
         since = until = datetime.now(UTC)
     if since < until and until - since <= timedelta(days=366):
+        st.session_state[HELD] = words
         return since, until
     st.warning(
         "`since` and `until` of the address are no time range: write both as 2026-01-31T02:10:00Z, the earlier first, "
@@ -180,6 +189,7 @@ def _hold(chosen: Filters, *, disabled: bool) -> None:
                 )
                 st.rerun()
         if chosen.since is not None and st.button("Move with the clock again", key="hold_end"):
+            st.session_state.pop(HELD, None)
             for name in ("since", "until"):
                 st.query_params.pop(name, None)
             st.rerun()

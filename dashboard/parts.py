@@ -1,10 +1,11 @@
 """Pieces of every page: figures, charts, and the state on one line."""
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from html import escape
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import streamlit as st
@@ -14,8 +15,10 @@ from dashboard.client import Client, Kind, Problem
 from dashboard.connection import client
 from dashboard.frames.base import Tile, plain
 from dashboard.frames.spark import sparkline
-from dashboard.frames.state import alerts_line, state_line
+from dashboard.frames.state import StateLine, alerts_line, state_line
 from dashboard.states import problem
+
+T = TypeVar("T")
 
 STATE_SECONDS, DATA_SECONDS = 5, 10
 
@@ -26,7 +29,10 @@ STYLE = """<style>
 .sw-head { font-size: 1.7rem; font-weight: 700; line-height: 1.2; }
 .sw-head span { display: inline-block; margin-right: .35rem; }
 .sw-strip { border-left: .35rem solid; padding: .1rem .7rem; overflow-wrap: anywhere; font-size: .95rem; }
+/* What refreshes stays readable meanwhile. */
+[data-stale="true"] { opacity: 1 !important; transition: none !important; }
 .sw-on { border-color: #0072B2; } .sw-off { border-color: #D55E00; }
+.sw-part { border-color: #E69F00; }
 .sw-spark { display: block; width: 100%; height: 2.2rem; }
 .sw-health { font-size: 1.05rem; overflow-wrap: anywhere; } .sw-health ul { margin: .2rem 0 0; }
 .st-key-slo [data-testid="stMetricValue"] { font-size: 3.6rem; line-height: 1.15; }
@@ -56,6 +62,16 @@ def answers() -> Iterator[Client]:
             # The whole page says why, and waits.
             st.rerun()
         problem(found)
+
+
+def unless_refused(later: Future[T]) -> T | None:
+    """An answer that a page can do without, as the sidecar refuses some of them for long time ranges."""
+    try:
+        return later.result()
+    except Problem as found:
+        if found.kind is Kind.REFUSED:
+            return None
+        raise
 
 
 def tile(tile: Tile, *, key: str | None = None) -> None:
@@ -95,10 +111,10 @@ def link(label: str, page: str, query: dict[str, str]) -> None:
     st.html(f'<a class="sw-link" href="{escape(page)}?{escape(urlencode(query))}">{escape(label)}</a>', width="content")
 
 
-def state(fallback: shapes.FallbackState) -> None:
+def state(fallback: shapes.Fallback) -> None:
     """The one line of state, in words first; the colour only repeats them."""
-    line = state_line(fallback, datetime.now(UTC))
-    sign, tone = _sign(line.speculating)
+    line = state_line(fallback, datetime.now(UTC), fallback.history)
+    sign, tone = _sign(line)
     slices = "".join(f"<div>{escape(each)}</div>" for each in line.slices)
     st.html(
         f'<div class="sw-state {tone}" role="status"><div class="sw-head"><span>{sign}</span>'
@@ -117,8 +133,10 @@ def health(problems: Sequence[str], healthy: str, *, known: bool) -> None:
     st.html(f'<div class="sw-health" role="status"><b>✗ Needs a look.</b><ul>{told}</ul></div>')
 
 
-def _sign(speculating: bool) -> tuple[str, str]:
-    return ("▶", "sw-on") if speculating else ("■", "sw-off")
+def _sign(line: StateLine) -> tuple[str, str]:
+    if not line.speculating:
+        return "■", "sw-off"
+    return ("◧", "sw-part") if line.partly else ("▶", "sw-on")
 
 
 @st.fragment(run_every=STATE_SECONDS)
@@ -129,7 +147,7 @@ def strip() -> None:
     except Problem:
         return
     line = state_line(summary.fallback, datetime.now(UTC))
-    sign, tone = _sign(line.speculating)
+    sign, tone = _sign(line)
     st.html(
         f'<div class="sw-strip {tone}" role="status">{sign} {escape(line.headline)} · '
         f"{escape(alerts_line(summary.alerts))}</div>"

@@ -9,7 +9,10 @@ from dashboard.frames.base import plain
 from dashboard.frames.state import transitions
 
 CAPTIONS: dict[str, str] = {
-    "auto": "New requests are served with speculative decoding, but for the share that latencies are compared with.",
+    "auto": (
+        "New requests are served with speculative decoding, but for what falls back by itself while its figures are "
+        "bad, and the share that latencies are compared with."
+    ),
     "speculative": "Every new request is served with speculative decoding, whatever the figures say.",
     "autoregressive": "Every new request is served by plain decoding, whatever the figures say.",
 }

@@ -152,7 +152,8 @@ DEFINITIONS = MappingProxyType(
         "decay": "Each position is accepted about as often as the one before it, or somewhat less.",
         "worst position": "The position of the draft at which most verify steps are truncated, and its hazard.",
         "worst first": (
-            f"Below {P_MIN} first, by how far p is below it, then the others by p; those whose p is not known last."
+            "Those that fell back by themselves first, whose p is of before and of probes. "
+            f"Below {P_MIN} next, by how far p is below it, then the others by p; those whose p is not known last."
         ),
         "requests of a slice": "All of the time range, whatever their outcome, also those that did not speculate.",
         "state of a slice": (

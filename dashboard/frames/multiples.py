@@ -4,7 +4,7 @@ The line is an image, as Streamlit leaves no SVG in HTML; the steps over it are 
 """
 
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from html import escape
 
@@ -37,11 +37,15 @@ STYLE = """<style>
 Steps = Sequence[tuple[datetime, shapes.AcceptancePoint | None]]
 
 
-def multiples(charts: Sequence[tuple[str, Steps]]) -> str:
-    """`charts`: name and all steps of the time range, in the order in which they are to be shown; MOST are."""
+def multiples(charts: Sequence[tuple[str, Steps]], off: Collection[str] = ()) -> str:
+    """`charts`: name and all steps of the time range, in the order in which they are to be shown; MOST are.
+
+    `off`: slices that fell back, as `scenario=billing`.
+    """
     shown = charts[:MOST]
     most = max((point.requests for _, steps in shown for _, point in steps if point), default=0)
-    return f'<div class="sw-multiples">{"".join(_multiple(name, steps, most) for name, steps in shown)}</div>'
+    drawn = [_multiple(name, steps, most, fell_back=f"scenario={name}" in off) for name, steps in shown]
+    return f'<div class="sw-multiples">{"".join(drawn)}</div>'
 
 
 def steps_of(series: shapes.AcceptanceSeries, group: str, grid: Sequence[datetime]) -> Steps:
@@ -50,11 +54,13 @@ def steps_of(series: shapes.AcceptanceSeries, group: str, grid: Sequence[datetim
     return [(at, known.get(at)) for at in grid]
 
 
-def _multiple(name: str, steps: Steps, most: int) -> str:
+def _multiple(name: str, steps: Steps, most: int, *, fell_back: bool) -> str:
     points = [point for _, point in steps if point is not None]
     drafted = sum(point.draft_tokens for point in points)
     p = sum(point.accepted_tokens for point in points) / drafted if drafted else None
     verdict = NO_DATA if p is None else f"{ratio(p, P_MIN)} {'✓' if p >= P_MIN else f'✗ below {P_MIN}'}"
+    if fell_back and p is not None:
+        verdict = f"{ratio(p, P_MIN)} ✗ fell back"
     requests = sum(point.requests for point in points)
     told = f"p {verdict} · {count(requests, 'request')} speculated"
     marks = "".join(f'<i style="top:{_y(value) / HEIGHT:.1%}">{value:g}</i>' for value in (1.0, P_MIN, 0.0))

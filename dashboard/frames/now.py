@@ -1,6 +1,6 @@
 """Now: is speculation on, does it pay, and since when. Pure."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -31,6 +31,11 @@ def problems(summary: shapes.Summary, scenarios: shapes.AcceptanceSeries) -> lis
             + ", ".join(sorted({alert.name for alert in alerts}))
             + "."
         )
+    found += [
+        f"{each.slice} fell back by itself and is served without speculation."
+        for each in summary.fallback.slices
+        if each.state != "speculative"
+    ]
     if summary.alignment.state == "misaligned":
         found.append(
             f"Draft model and target model know {count(summary.alignment.moved_tokens, 'token')} by other ids."
@@ -101,17 +106,20 @@ def slo_tile(summary: shapes.Summary) -> Tile:
     return judged(label, percent(value, SLO_MIN), helped, value >= SLO_MIN, "at least 95 %", note)
 
 
-def p_tile(figures: shapes.AcceptanceFigures, *, narrowed: bool = False) -> Tile:
-    """Of the last 100 requests that speculated; `narrowed`: of those in the time range that filters leave."""
+def p_tile(figures: shapes.AcceptanceFigures, *, narrowed: bool = False, off: Collection[str] = ()) -> Tile:
+    """Of the last 100 requests that speculated; `narrowed`: of those in the time range that filters leave.
+
+    `off`: slices that fell back, and are hardly among them.
+    """
     label = f"Acceptance rate p, last 100 requests{' of these' if narrowed else ''}"
     helped = define("acceptance rate p", "interval of p", "draft tokens")
     if figures.p is None:
         none = _none_speculated(narrowed=narrowed)
         return Tile(label, NO_DATA, helped, note="No draft tokens were counted." if figures.requests else none)
-    note = ""
+    note = f"Hardly any of {', '.join(off)}, which fell back. " if off else ""
     if figures.p_low is not None and figures.p_high is not None:
         sure = "" if figures.p_low > P_MIN or figures.p_high < P_MIN else f", which holds {P_MIN}"
-        note = f"95 % interval {ratio(figures.p_low)} to {ratio(figures.p_high)}{sure}. "
+        note += f"95 % interval {ratio(figures.p_low)} to {ratio(figures.p_high)}{sure}. "
     note += (
         f"Over the last {count(figures.requests, 'request')} that speculated: "
         f"{figures.accepted_tokens:,} of {count(figures.draft_tokens, 'draft token')} accepted."
@@ -215,15 +223,22 @@ def with_trend(tile: Tile, series: shapes.Series, value: Callable[[Any], float |
 # Tables
 
 
-def scenario_table(series: shapes.AcceptanceSeries) -> pd.DataFrame:
-    """Worst p first; scenarios without one last."""
+def scenario_table(series: shapes.AcceptanceSeries, off: Collection[str] = ()) -> pd.DataFrame:
+    """Worst p first; scenarios without one last. `off`: slices that fell back, whose p is of before and of probes."""
     points = sorted(series.points, key=lambda x: (x.p is None, x.p or 0.0, x.group or ""))
     return pd.DataFrame(
         {
             "scenario": [point.group or "(none)" for point in points],
             "p": [NO_DATA if point.p is None else ratio(point.p, P_MIN) for point in points],
             f"against {P_MIN}": [
-                NO_DATA if point.p is None else "ok" if point.p >= P_MIN else "below" for point in points
+                "fell back"
+                if f"scenario={point.group}" in off
+                else NO_DATA
+                if point.p is None
+                else "ok"
+                if point.p >= P_MIN
+                else "below"
+                for point in points
             ],
             "mean acceptance length": [
                 NO_DATA if point.mean_acceptance_length is None else f"{point.mean_acceptance_length:.2f}"

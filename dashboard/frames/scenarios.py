@@ -1,6 +1,6 @@
 """Scenarios and other slices: every figure of each in one row, those served worst first. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -73,9 +73,11 @@ def slices(
     ]
 
 
-def worst_first(found: Sequence[Slice]) -> list[Slice]:
-    """By p, which puts those below 0.65 first, by how far; those without p last, larger ones first."""
-    return sorted(found, key=lambda each: (each.p is None, each.p or 0.0, -_requests(each), each.name))
+def worst_first(found: Sequence[Slice], off: Collection[str] = ()) -> list[Slice]:
+    """Those that fell back, `off`; then by p, which puts those below 0.65 first; without p last, larger ones first."""
+    return sorted(
+        found, key=lambda each: (each.name not in off, each.p is None, each.p or 0.0, -_requests(each), each.name)
+    )
 
 
 def worst(found: Sequence[Slice]) -> Slice | None:
@@ -199,5 +201,5 @@ def _similarity(figures: shapes.SimilarityPoint | None) -> Cell:
 def _state(each: Slice, by: By, state: shapes.FallbackState) -> Cell:
     own = next((found for found in state.slices if found.slice == f"{by}={each.name}"), None)
     if own is not None:
-        return Cell(f"{STATES[own.state]}, by itself", "bad" if own.state != "speculative" else "", more=own.reason)
+        return Cell(STATES[own.state], "bad" if own.state != "speculative" else "", more=own.reason)
     return Cell(STATES[state.state], more=f"as all traffic: {state.reason}")

@@ -1,5 +1,6 @@
 """How things stand, in words: state, alerts, versions, what is missing. Pure."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -12,6 +13,8 @@ from dashboard.frames.base import count, plain, span, utc
 @dataclass(frozen=True, slots=True)
 class StateLine:
     speculating: bool
+    #: But not for every slice.
+    partly: bool
     headline: str
     mode: str
     since: str
@@ -21,7 +24,7 @@ class StateLine:
 
 
 #: Labels that say no more than the alert itself.
-OWN_LABELS = {"alertname", "instance", "severity"}
+OWN_LABELS = {"action", "alertname", "instance", "severity"}
 
 MODE_WORDS = {
     "auto": "mode auto: no operator's order",
@@ -46,27 +49,41 @@ SLICE_WORDS = {
 }
 
 
-def state_line(state: shapes.FallbackState, now: datetime) -> StateLine:
+def state_line(state: shapes.FallbackState, now: datetime, history: Sequence[shapes.Transition] = ()) -> StateLine:
+    """`history`, newest first, tells when and why a slice fell back that is being probed by now."""
     since, headline = utc(state.since), STATE_WORDS[state.state]
-    off = [each.slice for each in state.slices if each.state != "speculative"]
+    off = slices_off(state)
     if off and state.state == "speculative":
         headline += f", but not for {off[0] if len(off) == 1 else f'{len(off)} slices'}"
     if state.dry_run:
         headline += " (decisions are only recorded: fallback_dry_run)"
     return StateLine(
         speculating=state.state == "speculative",
+        partly=bool(off) and state.state == "speculative",
         headline=headline,
         mode=MODE_WORDS[state.mode],
         since=f"since {since:%Y-%m-%d %H:%M:%S} UTC, for {span((utc(now) - since).total_seconds())}",
         reason=state.reason.strip() or "no reason given",
-        slices=[
-            f"{each.slice} {SLICE_WORDS[each.state]} since {utc(each.since):%H:%M:%S} UTC: {each.reason}"
-            for each in state.slices
-        ],
+        slices=[_slice_line(each, history) for each in state.slices],
     )
 
 
+def _slice_line(found: shapes.SliceState, history: Sequence[shapes.Transition]) -> str:
+    told = f"{SLICE_WORDS[found.state]} since {utc(found.since):%H:%M:%S} UTC: {found.reason}"
+    fell = next((each for each in history if each.slice == found.slice and each.from_state == "speculative"), None)
+    if found.state == "speculative" or fell is None or utc(fell.at) >= utc(found.since):
+        return f"{found.slice} {told}"
+    return f"{found.slice} fell back at {utc(fell.at):%H:%M:%S} UTC: {fell.reason.rstrip('.')}. It {told}"
+
+
+def slices_off(state: shapes.FallbackState) -> list[str]:
+    """The slices that are served without speculation by a decision of their own."""
+    return [each.slice for each in state.slices if each.state != "speculative"]
+
+
 def alerts_line(alerts: list[shapes.FiringAlert]) -> str:
+    """Of those that do more than inform."""
+    alerts = [alert for alert in alerts if alert.severity != "info"]
     if not alerts:
         return "no alert fires"
     worst = f"{alerts[0].name} ({alerts[0].severity})"

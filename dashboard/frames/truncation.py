@@ -130,6 +130,6 @@ def shape_words(total: shapes.TruncationPoint) -> str:
     if total.shape == "decay":
         return (
             "No cliff but decay, in all: each position is accepted about as often as the one before it, or somewhat "
-            "less, as of a draft model that is run rightly and guesses."
+            "less. That speaks against a draft model that is run wrongly, not for one that guesses well."
         )
     return "Cliff or decay, in all: no data. Too few verify steps came past the first position to tell."

@@ -8,8 +8,8 @@ from dashboard.connection import client
 from dashboard.filters import Filters
 from dashboard.frames import now as frames
 from dashboard.frames.base import plain, utc
-from dashboard.frames.state import alert_text, footer
-from dashboard.parts import DATA_SECONDS, STATE_SECONDS, answers, chart, health, state, tile, tiles
+from dashboard.frames.state import alert_text, footer, slices_off
+from dashboard.parts import DATA_SECONDS, STATE_SECONDS, answers, chart, health, state, tile, tiles, unless_refused
 from dashboard.states import database_note, misaligned, missing, no_speculation, unusable
 from dashboard.switch import switch
 from dashboard.words import LATENCY_GOAL_MS, P_MIN, SIMILARITY_MIN, SLO_MIN, define
@@ -81,7 +81,7 @@ def _figures(chosen: Filters) -> None:
             _alerts(ask, later_alerts.result())
             raise
         acceptance, latency, traffic = later_acceptance.result(), later_latency.result(), later_traffic.result()
-        scenarios, similarity = later_scenarios.result(), later_similarity.result()
+        scenarios, similarity = later_scenarios.result(), unless_refused(later_similarity)
         fallback, alerts = later_fallback.result(), later_alerts.result()
         database_note(summary)
         misaligned(summary.alignment)
@@ -100,7 +100,8 @@ def _figures(chosen: Filters) -> None:
         with wide:
             share = trend(frames.slo_tile(summary), traffic, lambda each: each.p95_latency_under_800ms_ratio, SLO_MIN)
             tile(share, key="slo")
-        p = frames.p_tile(summary.last_100, narrowed=chosen.named)
+        off, similar = slices_off(summary.fallback), frames.similarity_tile(summary.similarity)
+        p = frames.p_tile(summary.last_100, narrowed=chosen.named, off=off)
         length = frames.length_tile(summary.acceptance)
         for column, each in zip(
             narrow,
@@ -116,12 +117,9 @@ def _figures(chosen: Filters) -> None:
             [
                 trend(frames.ratio_tile(summary.latency), latency, lambda each: each.ratio, 1.0),
                 frames.alignment_tile(summary.alignment),
-                trend(
-                    frames.similarity_tile(summary.similarity),
-                    frames.of_drafts(similarity),
-                    lambda each: each.mean,
-                    SIMILARITY_MIN,
-                ),
+                similar
+                if similarity is None
+                else trend(similar, frames.of_drafts(similarity), lambda each: each.mean, SIMILARITY_MIN),
                 trend(frames.coverage_tile(summary.coverage), traffic, lambda each: each.coverage, 1.0),
             ]
         )
@@ -169,7 +167,7 @@ def _figures(chosen: Filters) -> None:
         with left:
             st.markdown("**Acceptance rate p by scenario, worst first**", help=define("acceptance rate p"))
             if scenarios.points:
-                st.dataframe(frames.scenario_table(scenarios), hide_index=True, width="stretch")
+                st.dataframe(frames.scenario_table(scenarios, off), hide_index=True, width="stretch")
             else:
                 st.caption("No scenario has speculated in this time range.")
         with right:

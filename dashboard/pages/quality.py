@@ -13,7 +13,7 @@ from dashboard.frames import quality_plots as plots
 from dashboard.frames.base import plain, utc
 from dashboard.frames.now import of_drafts, with_trend
 from dashboard.frames.table import STYLE
-from dashboard.parts import DATA_SECONDS, answers, chart, tiles
+from dashboard.parts import DATA_SECONDS, answers, chart, tiles, unless_refused
 from dashboard.states import database_note
 from dashboard.words import EVENTS_YAML, SIMILARITY_MIN, define
 
@@ -35,8 +35,8 @@ def page(chosen: Filters) -> None:
         later_spread = ask.later(ask.similarity_histogram, **query)
         later_pairs = ask.later(ask.similarity_pairs, **query, limit=str(LOWEST))
         quality, summary = ask.quality(), ask.summary(window="1m")
-        series, whole, scenarios = later_series.result(), later_whole.result(), later_scenarios.result()
-        spread, pairs = later_spread.result(), later_pairs.result().pairs
+        series, whole, scenarios = later_series.result(), later_whole.result(), unless_refused(later_scenarios)
+        spread, lowest = later_spread.result(), unless_refused(later_pairs)
         st.html(STYLE)
         database_note(summary)
         st.subheader("Do drafts and replies mean the same?", help=define("similarity"))
@@ -48,7 +48,10 @@ def page(chosen: Filters) -> None:
                 _none(chosen)
         else:
             _similarity(series, whole, scenarios, spread, chosen)
-            _pairs(pairs, chosen)
+            if lowest is None or scenarios is None:
+                st.caption("Of so many pairs neither scenarios nor single ones are told. Choose a shorter time range.")
+            if lowest is not None:
+                _pairs(lowest.pairs, chosen)
         st.subheader("Do replies look broken?", help=define("repetition", "garble", "p near one"))
         _quality(quality)
 
@@ -76,7 +79,7 @@ def _none(chosen: Filters) -> None:
 def _similarity(
     series: shapes.SimilaritySeries,
     whole: shapes.SimilaritySeries,
-    scenarios: shapes.SimilaritySeries,
+    scenarios: shapes.SimilaritySeries | None,
     spread: shapes.SimilarityHistogram,
     chosen: Filters,
 ) -> None:
@@ -111,7 +114,7 @@ def _similarity(
             key="similarity_histogram",
         )
     st.markdown("**Similarity by scenario, worst first**", help=define("similarity"))
-    if any(point.group not in (None, UNKNOWN) for point in scenarios.points):
+    if scenarios is not None and any(point.group not in (None, UNKNOWN) for point in scenarios.points):
         st.html(frames.scenario_table(scenarios))
     else:
         st.caption("No pair of this time range tells its scenario.")

@@ -11,8 +11,9 @@ from dashboard.frames.multiples import MOST, multiples, steps_of
 from dashboard.frames.multiples import STYLE as MULTIPLES
 from dashboard.frames.plots import grid
 from dashboard.frames.scenarios import TITLES, By
+from dashboard.frames.state import slices_off
 from dashboard.frames.table import STYLE
-from dashboard.parts import DATA_SECONDS, answers
+from dashboard.parts import DATA_SECONDS, answers, unless_refused
 from dashboard.states import database_note, no_speculation, unusable
 from dashboard.words import P_MIN, define
 
@@ -55,10 +56,14 @@ def _draw(ask: Client, chosen: Filters, by: By, summary: shapes.Summary) -> None
     latency = ask.later(ask.latency, **query, by=by)
     of_steps = ask.later(ask.acceptance, **query, by=by, step=chosen.step) if by == "scenario" else None
     # Similarities know scenarios alone.
-    similarity = ask.similarity(**query, by=by) if by == "scenario" and chosen.model is None else None
+    similarity = (
+        unless_refused(ask.later(ask.similarity, **query, by=by)) if by == "scenario" and chosen.model is None else None
+    )
     found = frames.slices(traffic.result(), acceptance.result(), truncation.result(), latency.result(), similarity)
+    off: list[str] = []
     if by == "scenario":
-        found = frames.worst_first(found)
+        off = slices_off(summary.fallback)
+        found = frames.worst_first(found, [name.removeprefix("scenario=") for name in off])
     st.markdown(
         f"**Figures by {TITLES[by]}{', worst first' if by == 'scenario' else ', the worst marked'}**",
         help=define("worst first", "slice"),
@@ -76,7 +81,7 @@ def _draw(ask: Client, chosen: Filters, by: By, summary: shapes.Summary) -> None
             f"**p and requests over time by scenario{', worst first' if len(charts) > 1 else ''}**",
             help=define("acceptance rate p", "worst first"),
         )
-        st.html(MULTIPLES + multiples(charts))
+        st.html(MULTIPLES + multiples(charts, off))
         st.caption(
             f"Line: acceptance rate p, dashed: {P_MIN}. Bars: requests that speculated, on one scale in all charts. "
             f"Times are UTC.{f' The {MOST} worst are shown.' if len(found) > MOST else ''}"

@@ -428,8 +428,12 @@ class Circuit:
         rate, length = self._rules.rate(figures), figures.mean_acceptance_length
         k = "?" if figures.num_speculative_tokens is None else figures.num_speculative_tokens
         name = "p" if self._rules.definition == "pooled" else "p per token"
+        shown = f"{0 if rate is None else rate:.3f}"
+        if rate is not None and rate != self.mark and shown == f"{self.mark:.3f}":
+            # Rounded, it would be at the mark that it misses.
+            shown = f"{rate:.5f}"
         return (
-            f"{name} {0 if rate is None else rate:.3f} over the last {figures.requests} {what} {relation} "
+            f"{name} {shown} over the last {figures.requests} {what} {relation} "
             f"{self.mark:g} (k {k}, {0 if length is None else length:.2f} tokens a step)"
         )
 

@@ -81,8 +81,12 @@ MARKS: dict[str, tuple[dict[str, float], list[dict[str, float]]]] = {
     "SpecwatchFellBack": ({"fell_back": 1}, [{"fell_back": 0}]),
     "SpecwatchSliceFellBack": ({"open_slices": 1}, [{"open_slices": 0}]),
     "SpecwatchFirstPositionTruncations": (
-        {"first_position_share": 0.151, "window_requests": 50},
-        [{"first_position_share": 0.15, "window_requests": 50}, {"first_position_share": 1.0, "window_requests": 49}],
+        {"first_position_share": 0.151, "truncation_rate": 0.051, "window_requests": 50},
+        [
+            {"first_position_share": 0.15, "truncation_rate": 1.0, "window_requests": 50},
+            {"first_position_share": 1.0, "truncation_rate": 0.05, "window_requests": 50},
+            {"first_position_share": 1.0, "truncation_rate": 1.0, "window_requests": 49},
+        ],
     ),
     "SpecwatchTruncationsMany": (
         {"truncation_rate": 0.351, "window_requests": 50},

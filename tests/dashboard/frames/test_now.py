@@ -91,6 +91,15 @@ def test_scenarios_worst_first_and_unknown_last():
     assert list(table["against 0.65"]) == ["below", "below", "ok", NO_DATA]
 
 
+def test_p_of_a_scenario_that_fell_back_is_not_ok():
+    rows = points((0.9, None, "code"), (0.7, None, "chat"))
+    series = shapes.AcceptanceSeries(**ANSWERED, window_s=1, step_s=None, by="scenario", points=rows)
+    table = frames.scenario_table(series, ["scenario=chat"])
+    assert list(table["against 0.65"]) == ["fell back", "ok"]
+    note = frames.p_tile(figures(0.9), off=["scenario=chat"]).note
+    assert note.startswith("Hardly any of scenario=chat, which fell back. ")
+
+
 def test_a_silent_step_is_a_gap():
     rows = points((0.9, 5, None), (0.7, 0, None), (None, 1, None), (0.8, 2, None))
     series = shapes.AcceptanceSeries(**ANSWERED, window_s=600, step_s=60, by=None, points=rows)

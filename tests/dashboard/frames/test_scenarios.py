@@ -72,6 +72,7 @@ def test_worst_first_and_unknown_last():
         Slice("level", acceptance=p_of(0.65)),
     ]
     assert [each.name for each in frames.worst_first(found)] == ["nothing", "below", "level", "good", "loud", "silent"]
+    assert [each.name for each in frames.worst_first(found, ["good"])][:2] == ["good", "nothing"], "it fell back"
 
 
 def test_the_worst_has_a_name_of_its_own():
@@ -149,9 +150,9 @@ def test_latencies(ratio, text):
     [
         ("scenario", state(), "on"),
         ("scenario", state(of_all="ineffective"), "off, in vain"),
-        ("scenario", state(("scenario=a", "autoregressive")), "off, by itself"),
+        ("scenario", state(("scenario=a", "autoregressive")), "off"),
         ("scenario", state(("scenario=ab", "autoregressive"), ("temperature=a", "autoregressive")), "on"),
-        ("temperature", state(("temperature=a", "probing"), of_all="autoregressive"), "probing, by itself"),
+        ("temperature", state(("temperature=a", "probing"), of_all="autoregressive"), "probing"),
     ],
 )
 def test_whether_a_slice_is_served_with_speculation(by, fallback, text):

@@ -60,6 +60,35 @@ def test_slices_with_a_decision_of_their_own(states, headline):
     assert all(each.endswith("since 18:00:00 UTC: p 0.5") for each in line.slices)
 
 
+def test_a_slice_that_is_probed_tells_when_and_why_it_fell_back():
+    found = shapes.SliceState(
+        slice="scenario=code", state="probing", since=AT + timedelta(minutes=9), reason="the dwell"
+    )
+    history = [
+        shapes.Transition(
+            at=AT + timedelta(minutes=minute),
+            instance="i",
+            mode="auto",
+            from_state=before,
+            to_state=after,
+            reason=reason,
+            slice="scenario=code",
+            trigger="acceptance",
+            evidence=None,
+        )
+        for minute, before, after, reason in (
+            (9, "autoregressive", "probing", "the dwell"),
+            (1, "speculative", "autoregressive", "p 0.540 is below 0.65"),
+            (-60, "speculative", "autoregressive", "an older one"),
+        )
+    ]
+    line = frames.state_line(state(slices=[found]), AT, history)
+    assert line.partly
+    (told,) = line.slices
+    assert told.startswith("scenario=code fell back at 18:01:00 UTC: p 0.540 is below 0.65. It is served without ")
+    assert told.endswith("but for a few requests that are watched since 18:09:00 UTC: the dwell")
+
+
 @pytest.mark.parametrize(
     ("names", "line"),
     [

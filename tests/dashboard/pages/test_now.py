@@ -199,6 +199,41 @@ def test_a_time_range_at_the_end_of_the_calendar(now, api, year):
     assert not now.run().exception
 
 
+def test_a_held_time_range_goes_with_its_reader_to_other_pages(now, api):
+    """Streamlit takes out of the address what belongs to no widget, where another page is chosen."""
+    now.query_params["since"], now.query_params["until"] = "2026-11-29T02:10:00Z", "2026-11-29T03:00:00Z"
+    now.run()
+    for name in ("since", "until"):
+        del now.query_params[name]
+    api.seen.clear()
+    at = now.run()
+    held = {"window": "366d", "since": "2026-11-29T02:10:00Z", "until": "2026-11-29T03:00:00Z"}
+    assert ("summary", held) in [(name, query) for _, name, query, _ in api.seen]
+    assert at.query_params["since"] == "2026-11-29T02:10:00Z"
+
+
+def test_a_slice_that_fell_back_is_told_first(now, api, sample):
+    slices = [
+        {
+            "slice": "scenario=translate",
+            "state": "autoregressive",
+            "since": sample.board.ago(minutes=4),
+            "reason": "p 0.54 over 23 requests is below 0.65",
+            "trigger": "acceptance",
+            "evidence": {"p": 0.54},
+            "until": None,
+        }
+    ]
+    api.answers["fallback"] = sample.fallback(slices=slices)
+    state = sample.fallback(slices=slices)
+    del state["history"]
+    api.answers["summary"] = sample.summary(fallback=state)
+    text = said(now.run())
+    assert "◧</span>Speculative decoding is on, but not for scenario=translate" in text
+    assert "scenario=translate fell back by itself and is served without speculation." in text
+    assert "Hardly any of scenario=translate, which fell back." in text
+
+
 @pytest.mark.parametrize(
     ("since", "until"),
     [

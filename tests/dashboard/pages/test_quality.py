@@ -210,3 +210,13 @@ def test_in_a_browser(url, api, chromium):
     assert href.startswith("requests?reply_id=chatcmpl-0aa61d09b&since=2026-11-29T17")
     page.get_by_role("link", name="chatcmpl-0aa61d09b").first.click()
     page.wait_for_url("**/requests?reply_id=chatcmpl-0aa61d09b&**")
+
+
+def test_refused_scenarios_leave_the_rest(api, sample):
+    refused = (422, {"error": {"message": "window: ask for window=600m"}})
+    api.answers["similarity"] = lambda query: refused if "by" in query else (200, sample.board.similarity(query))
+    api.answers["similarity/pairs"] = refused
+    at = page_of("quality").run()
+    assert not at.exception
+    assert "Of so many pairs neither scenarios nor single ones are told." in said(at)
+    assert "Similarity in this time range" in values(at)

@@ -27,8 +27,8 @@ def test_scenarios(scenarios, api, sample):
     assert not at.exception
     table = table_of(at, "Figures by scenario")
     heads, *rows = cells(table)
-    assert [row[0] for row in rows] == ["▼ worst: translate", "summarise", "chat", "code", "untested"]
-    first = dict(zip([head.replace("\u00a0", " ") for head in heads], rows[0], strict=True))
+    assert [row[0] for row in rows] == ["code", "▼ worst: translate", "summarise", "chat", "untested"], "one fell back"
+    first = dict(zip([head.replace("\u00a0", " ") for head in heads], rows[1], strict=True))
     assert first == {
         "scenario": "▼ worst: translate",
         "requests": "55",
@@ -45,15 +45,16 @@ def test_scenarios(scenarios, api, sample):
         "coverage": "95.0 %",
         "speculation": "on",
     }
-    assert [row[-1] for row in rows] == ["on", "on", "on", "probing, by itself", "on"]
+    assert [row[-1] for row in rows] == ["probing", "on", "on", "on", "on"]
     assert rows[4][1:4] == ["8", "no data", "no data"]
-    assert links(table)[0] == "truncation?scenario=translate&window=1h"
+    assert links(table)[1] == "truncation?scenario=translate&window=1h"
     assert table.count("<abbr title=") == len(heads), "each figure is defined on hover"
-    assert "Below 0.65 first, by how far" in "".join(each.help or "" for each in at.markdown)
+    assert "Below 0.65 next, by how far" in "".join(each.help or "" for each in at.markdown)
     (charts,) = multiples(at)
     assert [name.split("<")[0] for name in charts.split("<h4")[1:]] == [
-        f' title="{name}">{name}' for name in ("translate", "summarise", "chat", "code", "untested")
+        f' title="{name}">{name}' for name in ("code", "translate", "summarise", "chat", "untested")
     ]
+    assert "✗ fell back" in charts
     assert {"window": "1h", "by": "scenario", "step": "1m"} in asked(api, "acceptance")
 
 
@@ -157,3 +158,14 @@ def test_no_answer(scenarios, api, status):
     at = scenarios.run()
     assert not at.exception
     assert len(at.error) == 1
+
+
+def test_refused_similarities_leave_the_rest(scenarios, api):
+    """Scenarios of pairs are only in rows, of which a long time range has too many."""
+    api.answers["similarity"] = (422, {"error": {"message": "window: ask for window=600m"}})
+    at = scenarios.run()
+    assert not at.exception
+    rows = cells(table_of(at, "Figures by scenario"))
+    assert [row[0] for row in rows[1:]][-1] == "untested"
+    column = [head.replace("\u00a0", " ") for head in rows[0]].index("similarity (≥ 0.82)")
+    assert {row[column] for row in rows[1:]} == {"no data"}

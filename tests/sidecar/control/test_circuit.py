@@ -75,6 +75,13 @@ def test_it_falls_back_within_a_hundred_requests_of_the_shift() -> None:
     assert change.evidence["dwell_s"] == 60
 
 
+def test_what_is_just_below_the_mark_is_not_told_as_at_it() -> None:
+    run = Run()
+    run.ask(0.6497, 100, draft_tokens=10_000)
+    (change,) = run.changes
+    assert change.reason.startswith("p 0.64970 over the last 100 requests is below 0.65 ")
+
+
 def test_c07_warm_up_window_dwell_and_hysteresis() -> None:
     run = Run(window=50)
     run.ask(0.1, 3)
