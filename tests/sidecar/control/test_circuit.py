@@ -79,7 +79,7 @@ def test_what_is_just_below_the_mark_is_not_told_as_at_it() -> None:
     run = Run()
     run.ask(0.6497, 100, draft_tokens=10_000)
     (change,) = run.changes
-    assert change.reason.startswith("p 0.64970 over the last 100 requests is below 0.65 ")
+    assert change.reason.startswith("p 0.64970 over the last 10 requests is below 0.65 ")
 
 
 def test_c07_warm_up_window_dwell_and_hysteresis() -> None:
