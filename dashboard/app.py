@@ -11,6 +11,11 @@ from dashboard.connection import client
 from dashboard.filters import Filters, filters
 from dashboard.pages import drafts, events, latency, now, quality, requests, scenarios, tokenizers, truncation
 
+#: A drawing of its own: Streamlit would have the browser fetch another one from the internet.
+ICON = (
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><rect width="16" height="16" rx="3" fill="#0072B2"/>'
+    '<path d="M3 11l3-4 3 2 4-6" stroke="#fff" stroke-width="1.8" fill="none"/></svg>'
+)
 #: Module, title, icon. The module's name is the page's address.
 PAGES: list[tuple[ModuleType, str, str]] = [
     (now, "Now", "speed"),
@@ -26,7 +31,7 @@ PAGES: list[tuple[ModuleType, str, str]] = [
 
 
 def main() -> None:
-    st.set_page_config(page_title="Specwatch", page_icon=":material/monitoring:", layout="wide")
+    st.set_page_config(page_title="Specwatch", page_icon=ICON, layout="wide")
     st.html(parts.STYLE)
     chosen: list[Filters] = []
     modules = {title: module for module, title, _ in PAGES}

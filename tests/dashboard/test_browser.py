@@ -6,6 +6,8 @@ def test_the_page_shows_the_payload(url, api, sample, chromium):
     page.set_default_timeout(60_000)
     problems: list[str] = []
     page.on("pageerror", lambda error: problems.append(str(error)))
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
 
     def metric(label: str) -> str:
         found = page.get_by_test_id("stMetric").filter(has_text=label)
@@ -49,4 +51,7 @@ def test_the_page_shows_the_payload(url, api, sample, chromium):
     page.get_by_text("✗ goal missed: at least 0.65").wait_for()
     assert metric("Acceptance rate p, last 100") == "0.500"
 
+    assert [each for each in asked if not each.startswith((url, "data:", "blob:"))] == [], (
+        "nothing is fetched elsewhere"
+    )
     assert problems == []
