@@ -103,7 +103,7 @@ def memory(url: str, refreshes: int) -> None:
         (folder / "run.py").write_text(_RESTLESS)
         board, pid = stack.enter_context(_restless(folder / "run.py", address))
         tab = stack.enter_context(browser()).new_page(viewport={"width": 1280, "height": 900})
-        tab.goto(board)
+        tab.goto(f"{board}/?window=24h")
         tab.get_by_text("Requests by outcome").wait_for(timeout=60_000)
         seen, last = 0, ""
         while seen <= refreshes:
