@@ -262,7 +262,13 @@ MODELS = {
 
 async def api(made: Way, path: str) -> Any:
     async with httpx.AsyncClient(trust_env=False) as client:
-        answer = await client.get(f"http://{made.sidecar.recorder.settings.admin}/api/v1/{path}")
+        # Until the tables are made, the database gives no answer.
+        deadline = time.monotonic() + 30
+        while True:
+            answer = await client.get(f"http://{made.sidecar.recorder.settings.admin}/api/v1/{path}")
+            if answer.status_code != 503 or time.monotonic() > deadline:
+                break
+            await asyncio.sleep(0.05)
         assert answer.status_code == 200, answer.text
         return answer.json()
 
