@@ -428,4 +428,5 @@ def test_c32_five_hundred_reruns_leave_memory_as_it_was(now, api):
         api.seen.clear()  # of the test's own server
         seen.append(resident())
     assert not now.exception
-    assert seen[-1] - seen[0] < 4 * 2**20
+    # What threads hold for a moment comes and goes by some MiB; what leaks is in each.
+    assert min(seen[-2:]) - min(seen[:2]) < 4 * 2**20
