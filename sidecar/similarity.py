@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 MOST_WAITING = 64
 #: Pairs compared at a time.
 _BATCH = 8
-#: Replies whose scenarios are remembered: those of the pairs that wait are among them.
+#: Replies whose scenarios are remembered. A pair that waits for longer than so many take tells none.
 _MOST_SCENARIOS = 8192
 #: How long a pair waits for its record, which tells the scenario, s; the record waits for its events half as long.
 _LATE_S = 1.0

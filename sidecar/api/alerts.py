@@ -10,6 +10,7 @@ from sidecar.store.queries import DatabaseUnavailable
 
 from . import models
 from .deps import ApiDeps
+from .models import as_json
 
 log = logging.getLogger(__name__)
 
@@ -21,14 +22,12 @@ def router(deps: ApiDeps) -> APIRouter:
     async def alerts() -> Response:
         """Alerts that are pending or fire, the rules, and what happened last (nothing while the database is away)."""
         history = await to_thread.run_sync(_history, deps)
-        return Response(
-            models.Alerts(**deps.alerts(), history=history).model_dump_json(), media_type="application/json"
-        )
+        return as_json(models.Alerts(**deps.alerts(), history=history))
 
     @made.get("/runbook", response_model=models.Runbook)
     def runbook() -> Response:
         """What each shipped alert means, what to look at, what to do."""
-        return Response(models.Runbook(alerts=sections()).model_dump_json(), media_type="application/json")
+        return as_json(models.Runbook(alerts=sections()))
 
     return made
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from anyio import from_thread, move_on_after, to_thread
 from fastapi import APIRouter, FastAPI, Response
-from pydantic import BaseModel
 
 from sidecar.control.fallback import NOWHERE, REMEDY
 from sidecar.store.cursor import BadCursor
@@ -19,6 +18,7 @@ from sidecar.store.queries import DatabaseUnavailable
 from . import alerts, audit, engine, errors, events, figures, models, similarity, texts, windows
 from .auth import NEEDS_CONTROL, Guard, Tokens
 from .deps import ApiDeps
+from .models import as_json
 from .params import DraftsQuery, PageQuery, RowQuery, WindowQuery
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ def _health(deps: ApiDeps) -> APIRouter:
     @router.get("/healthz", response_model=models.Health)
     async def healthz() -> Response:
         """The process is alive."""
-        return _json(models.Health(status="ok"))
+        return as_json(models.Health(status="ok"))
 
     @router.get("/readyz", response_model=models.Ready)
     async def readyz() -> Response:
@@ -67,7 +67,7 @@ def _health(deps: ApiDeps) -> APIRouter:
             database=_database(deps),
             failed_tasks=list(deps.failed_tasks()),
         )
-        return _json(ready, 200 if alive else 503)
+        return as_json(ready, 200 if alive else 503)
 
     @router.get("/metrics")
     async def metrics() -> Response:
@@ -94,7 +94,7 @@ def _summary(deps: ApiDeps) -> APIRouter:
             found = deps.reader.summary(query.window, now, query.filters())
         found["versions"]["specwatch"] = deps.version
         found["coverage"]["engines"] = from_thread.run_sync(deps.counters)
-        return _json(
+        return as_json(
             models.Summary(
                 generated_at=datetime.fromtimestamp(now, UTC),
                 window_s=query.window,
@@ -126,7 +126,7 @@ def _rows(deps: ApiDeps) -> APIRouter:
         """
         try:
             found = reader.requests(query.filters(), query.limit, query.cursor, deps.now(), query.only())
-            return _json(models.RequestPage(**found))
+            return as_json(models.RequestPage(**found))
         except BadCursor as error:
             raise errors.invalid("cursor", str(error)) from None
 
@@ -143,7 +143,7 @@ def _rows(deps: ApiDeps) -> APIRouter:
             else:
                 message += f" and of {_iso(rest)} or later; older ones are looked through with until={_iso(rest)}"
             raise errors.ApiError(404, message, code="not_found", param="request_id")
-        return _json(models.RequestRow(**row))
+        return as_json(models.RequestRow(**row))
 
     return router
 
@@ -154,12 +154,12 @@ def _drafts(deps: ApiDeps) -> APIRouter:
     @router.get("/alignment", response_model=models.Alignment)
     async def alignment() -> Response:
         """Whether draft and target know the tokens by the same ids."""
-        return _json(_alignment(deps))
+        return as_json(_alignment(deps))
 
     @router.get("/quality", response_model=models.Quality)
     async def quality() -> Response:
         """Replies that look broken."""
-        return _json(models.Quality(**deps.quality()))
+        return as_json(models.Quality(**deps.quality()))
 
     @router.get("/drafts", response_model=models.Drafts)
     def drafts(query: DraftsQuery) -> Response:
@@ -170,7 +170,7 @@ def _drafts(deps: ApiDeps) -> APIRouter:
                 "and engine_events for the engine to tell them"
             )
             raise errors.ApiError(409, message, code="no_drafts_kept", param="recent_drafts")
-        return _json(models.Drafts(drafts=[models.Draft(**each) for each in deps.drafts(query.limit)]))
+        return as_json(models.Drafts(drafts=[models.Draft(**each) for each in deps.drafts(query.limit)]))
 
     return router
 
@@ -189,7 +189,7 @@ def _fallback(deps: ApiDeps) -> APIRouter:
         # Orders and state need no database, and clients wait for them.
         with move_on_after(_HISTORY_S):
             history = await to_thread.run_sync(_history, deps, abandon_on_cancel=True)
-        return _json(models.Fallback(**deps.fallback.state().model_dump(), history=history))
+        return as_json(models.Fallback(**deps.fallback.state().model_dump(), history=history))
 
     @router.put("/fallback", response_model=models.Fallback)
     async def change(order: models.FallbackChange) -> Response:
@@ -218,7 +218,3 @@ def _iso(time: datetime) -> str:
 
 def _database(deps: ApiDeps) -> Any:
     return "ok" if deps.database_ok() else "unavailable"
-
-
-def _json(answer: BaseModel, status: int = 200) -> Response:
-    return Response(answer.model_dump_json(), status, media_type="application/json")

@@ -14,7 +14,7 @@ from sidecar.store.rows import AuditRow
 
 from .deps import ApiDeps
 from .limit import Buckets, network
-from .models import Model
+from .models import Model, as_json
 
 #: What an order may say; anything else in a body is not repeated.
 _ORDERED = ("mode", "cap", "checkpoint")
@@ -147,6 +147,6 @@ def router(deps: ApiDeps) -> APIRouter:
     def audit(query: Annotated[AuditParams, Query()]) -> Response:
         """The newest orders and refusals."""
         entries = [AuditEntry(**row) for row in deps.reader.audit(query.limit)]
-        return Response(Audit(entries=entries).model_dump_json(), media_type="application/json")
+        return as_json(Audit(entries=entries))
 
     return made

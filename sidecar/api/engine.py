@@ -9,6 +9,7 @@ from sidecar.control.engine import EngineError, EngineState
 
 from . import errors, models
 from .deps import ApiDeps, EnginePort
+from .models import as_json
 
 
 def router(deps: ApiDeps) -> APIRouter:
@@ -19,7 +20,7 @@ def router(deps: ApiDeps) -> APIRouter:
     async def look() -> Response:
         """Every engine core behind the proxy as it is now, or why it cannot be asked."""
         found = [_engine(name, answer) for name, answer in (await engines.look()).items()]
-        return _json(models.Engines(engines=found))
+        return as_json(models.Engines(engines=found))
 
     @made.put("/engine", response_model=models.Engine)
     async def cap(order: models.CapOrder) -> Response:
@@ -28,7 +29,7 @@ def router(deps: ApiDeps) -> APIRouter:
             states = await engines.set_cap(order.cap, order.mode, order.reason or "ordered by an operator")
         except EngineError as error:
             raise _refused(error) from None
-        return _json(_engine(engines.steered, states))
+        return as_json(_engine(engines.steered, states))
 
     @made.put("/engine/draft", response_model=models.Swaps)
     async def swap(order: models.DraftOrder) -> Response:
@@ -38,7 +39,7 @@ def router(deps: ApiDeps) -> APIRouter:
         except EngineError as error:
             raise _refused(error) from None
         cores = [models.Swap(**msgspec.to_builtins(swap)) for swap in swaps]
-        return _json(models.Swaps(upstream=engines.steered, checkpoint=order.checkpoint, cores=cores))
+        return as_json(models.Swaps(upstream=engines.steered, checkpoint=order.checkpoint, cores=cores))
 
     return made
 
@@ -55,7 +56,3 @@ def _refused(error: EngineError) -> errors.ApiError:
         kind = "specwatch_engine_unavailable"
         return errors.ApiError(error.status, str(error), code=error.code, param=error.param, kind=kind)
     return errors.ApiError(error.status, str(error), code=error.code, param=error.param)
-
-
-def _json(answer: models.Model) -> Response:
-    return Response(answer.model_dump_json(), media_type="application/json")

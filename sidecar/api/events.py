@@ -13,6 +13,7 @@ from sidecar.store.expressions import utc
 
 from . import errors, models
 from .deps import ApiDeps
+from .models import as_json
 from .params import Duration, Time
 
 #: What a change of the fallback did, by the state that it led to.
@@ -67,7 +68,7 @@ def router(deps: ApiDeps) -> APIRouter:
         except BadCursor as error:
             raise errors.invalid("cursor", str(error)) from None
         page = models.EventPage(events=[event(each) for each in found], next_cursor=following)
-        return Response(page.model_dump_json(), media_type="application/json")
+        return as_json(page)
 
     return made
 

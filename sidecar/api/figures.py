@@ -11,6 +11,7 @@ from sidecar.store.source import EmptyWindow, TooManyRows
 
 from . import errors, models
 from .deps import ApiDeps
+from .models import as_json
 from .params import SeriesParams, SeriesQuery, WindowQuery
 
 
@@ -24,29 +25,29 @@ def router(deps: ApiDeps) -> APIRouter:
 
         The figures of a point are those of `/summary` for the same time. Steps without requests have no point.
         """
-        return _json(models.TrafficSeries(**_series(deps, reader.traffic, query)))
+        return as_json(models.TrafficSeries(**_series(deps, reader.traffic, query)))
 
     @made.get("/acceptance", response_model=models.AcceptanceSeries)
     def acceptance(query: SeriesQuery) -> Response:
         """Pooled acceptance rate p and mean acceptance length."""
-        return _json(models.AcceptanceSeries(**_series(deps, reader.acceptance, query)))
+        return as_json(models.AcceptanceSeries(**_series(deps, reader.acceptance, query)))
 
     @made.get("/truncation", response_model=models.TruncationSeries)
     def truncation(query: SeriesQuery) -> Response:
         """First rejections by position in the draft."""
-        return _json(models.TruncationSeries(**_series(deps, reader.truncation, query)))
+        return as_json(models.TruncationSeries(**_series(deps, reader.truncation, query)))
 
     @made.get("/latency", response_model=models.LatencySeries)
     def latency(query: SeriesQuery) -> Response:
         """Quantiles of ok requests, with and without speculation."""
-        return _json(models.LatencySeries(**_series(deps, reader.latency, query)))
+        return as_json(models.LatencySeries(**_series(deps, reader.latency, query)))
 
     @made.get("/latency/distribution", response_model=models.LatencyDistribution)
     def distribution(query: WindowQuery) -> Response:
         """How latency, time to first token and time per output token are spread over ok requests, side by side."""
         with refusals(query):
             found = reader.distribution(query.window, query.filters(), deps.now())
-        return _json(models.LatencyDistribution(**found))
+        return as_json(models.LatencyDistribution(**found))
 
     return made
 
@@ -72,7 +73,3 @@ def refusals(query: _Until) -> Iterator[None]:
 def _series(deps: ApiDeps, read: Callable[..., dict[str, Any]], query: SeriesParams) -> dict[str, Any]:
     with refusals(query):
         return read(query.window, query.step, query.by, query.filters(), deps.now())
-
-
-def _json(answer: models.Model) -> Response:
-    return Response(answer.model_dump_json(), media_type="application/json")

@@ -3,12 +3,17 @@
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
+from fastapi import Response
 from pydantic import BaseModel, ConfigDict, Field
 
 Mode = Literal["auto", "speculative", "autoregressive"]
 #: ineffective: autoregressive was decided, and tokens are drafted all the same.
 State = Literal["speculative", "autoregressive", "probing", "ineffective"]
 EngineMode = Literal["hard", "soft", "cold"]
+
+
+def as_json(answer: BaseModel, status: int = 200) -> Response:
+    return Response(answer.model_dump_json(), status, media_type="application/json")
 
 
 class Model(BaseModel):

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Response
 from . import models
 from .deps import ApiDeps
 from .figures import refusals
+from .models import as_json
 from .params import PairsQuery, PairsWindowQuery, SimilarityQuery
 
 
@@ -18,21 +19,21 @@ def router(deps: ApiDeps) -> APIRouter:
         """How alike draft and final texts are, and replies with and without speculation: a point per kind."""
         with refusals(query):
             found = reader.similarity(query.window, query.step, deps.now(), query.by, query.filters())
-        return _json(models.SimilaritySeries(**found, last_100=state(deps)))
+        return as_json(models.SimilaritySeries(**found, last_100=state(deps)))
 
     @made.get("/similarity/histogram", response_model=models.SimilarityHistogram)
     def histogram(query: PairsWindowQuery) -> Response:
         """How many pairs have which score, of either kind."""
         with refusals(query):
             found = reader.similarity_histogram(query.window, query.filters(), deps.now())
-        return _json(models.SimilarityHistogram(**found))
+        return as_json(models.SimilarityHistogram(**found))
 
     @made.get("/similarity/pairs", response_model=models.SimilarityPairs)
     def pairs(query: PairsQuery) -> Response:
         """The pairs that are least alike. Single pairs are in rows alone: a window may have 100,000 of them."""
         with refusals(query):
             found = reader.similarity_pairs(query.window, query.kind, query.limit, query.filters(), deps.now())
-        return _json(models.SimilarityPairs(**found))
+        return as_json(models.SimilarityPairs(**found))
 
     return made
 
@@ -40,7 +41,3 @@ def router(deps: ApiDeps) -> APIRouter:
 def state(deps: ApiDeps) -> models.SimilarityState:
     """Called on a worker thread."""
     return models.SimilarityState(**from_thread.run_sync(deps.similarity))
-
-
-def _json(answer: models.Model) -> Response:
-    return Response(answer.model_dump_json(), media_type="application/json")

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Response
 
 from . import errors
 from .deps import ApiDeps
-from .models import Model
+from .models import Model, as_json
 from .params import RowQuery
 
 
@@ -35,6 +35,6 @@ def router(deps: ApiDeps) -> APIRouter:
             message = f"no request {request_id[:200]!r} is recorded; /api/v1/requests/ID tells how to look further back"
             raise errors.ApiError(404, message, code="not_found", param="request_id")
         found = [StoredText(**text) for text in deps.reader.texts(row)]
-        return Response(StoredTexts(texts=found).model_dump_json(), media_type="application/json")
+        return as_json(StoredTexts(texts=found))
 
     return made

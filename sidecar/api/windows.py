@@ -14,6 +14,7 @@ from sidecar.store.figures import truncation as by_position
 
 from . import models
 from .deps import ApiDeps
+from .models import as_json
 from .params import By, WindowsQuery
 
 _Window = tuple[str | None, Figures, list[Counted]]
@@ -37,7 +38,7 @@ def router(deps: ApiDeps) -> APIRouter:
             break_even_p=cost,
             break_even_p_per_token=None if k is None or cost is None else break_even(k, cost),
         )
-        return Response(answer.model_dump_json(), media_type="application/json")
+        return as_json(answer)
 
     @made.get("/places", response_model=models.Places)
     async def places() -> Response:
@@ -56,7 +57,7 @@ def router(deps: ApiDeps) -> APIRouter:
                 for name, each in found.items()
             ],
         )
-        return Response(answer.model_dump_json(), media_type="application/json")
+        return as_json(answer)
 
     return made
 
