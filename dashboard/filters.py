@@ -8,7 +8,7 @@ import streamlit as st
 
 from dashboard.client import Problem
 from dashboard.connection import client
-from dashboard.frames.base import NO_NAMES, plain, utc
+from dashboard.frames.base import NO_NAMES, iso, plain, utc
 
 #: Time range -> step of its charts.
 WINDOWS = {"15m": "1m", "1h": "1m", "6h": "5m", "24h": "15m", "7d": "2h"}
@@ -55,7 +55,8 @@ class Filters:
         """As the API takes it."""
         if self.since is None or self.until is None:
             return {"window": self.window}
-        return {"window": WIDEST, "since": _iso(self.since), "until": _iso(self.until)}
+        ends = (("since", self.since), ("until", self.until))
+        return {"window": WIDEST} | {name: iso(at.replace(microsecond=0)) for name, at in ends}
 
     @property
     def query(self) -> dict[str, str]:
@@ -79,10 +80,6 @@ class Filters:
         scenario = f" in scenario {plain(self.scenario)}" if self.scenario else ""
         model = f" of model {plain(self.model)}" if self.model else ""
         return self.time_words + scenario + model
-
-
-def _iso(at: datetime) -> str:
-    return at.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def filters(uses: Sequence[str] = ("time", "names")) -> Filters:
@@ -185,7 +182,7 @@ def _hold(chosen: Filters, *, disabled: bool) -> None:
                 st.error("*From* must be before *To*.")
             else:
                 st.query_params.update(
-                    {"since": _iso(first.replace(tzinfo=UTC)), "until": _iso(last.replace(tzinfo=UTC))}
+                    {"since": iso(first.replace(microsecond=0)), "until": iso(last.replace(microsecond=0))}
                 )
                 st.rerun()
         if chosen.since is not None and st.button("Move with the clock again", key="hold_end"):

@@ -64,14 +64,17 @@ def answers() -> Iterator[Client]:
         problem(found)
 
 
-def unless_refused(later: Future[T]) -> T | None:
-    """An answer that a page can do without, as the sidecar refuses some of them for long time ranges."""
+def unless_refused(later: Future[T]) -> T | str:
+    """An answer that a page can do without, as the sidecar refuses some of them for long time ranges.
+
+    Else why, in Markdown: the sidecar names a time range that would do.
+    """
     try:
         return later.result()
     except Problem as found:
-        if found.kind is Kind.REFUSED:
-            return None
-        raise
+        if found.kind is not Kind.REFUSED:
+            raise
+        return plain(str(found))
 
 
 def tile(tile: Tile, *, key: str | None = None) -> None:

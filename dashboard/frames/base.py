@@ -82,6 +82,11 @@ def utc(at: datetime) -> datetime:
     return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
 
 
+def iso(at: datetime) -> str:
+    """As the API and addresses of pages take a time."""
+    return utc(at).isoformat().replace("+00:00", "Z")
+
+
 def plain(text: str) -> str:
     """Text of others, safe where Streamlit reads Markdown."""
     return re.sub(r"([\\`*_{}\[\]<>()#+\-.!|~$:&^])", r"\\\1", " ".join(text.split()))

@@ -10,11 +10,10 @@ import plotly.graph_objects as go  # type: ignore[import-untyped]
 from plotly.subplots import make_subplots  # type: ignore[import-untyped]
 
 from dashboard import shapes
-from dashboard.frames.base import plain, ratio, span, utc
+from dashboard.frames.base import iso, plain, ratio, span, utc
 from dashboard.frames.facts import Fact
 from dashboard.frames.now import p_over_time
 from dashboard.frames.plots import AUTOREGRESSIVE, MARGIN, MUTED, OTHER, SPECULATIVE
-from dashboard.frames.requests import iso
 from dashboard.words import NO_DATA, P_MIN
 
 

@@ -29,8 +29,8 @@ STYLE = """<style>
 .sw-plot img { position: absolute; inset: 0; width: 100%; height: 100%; }
 .sw-plot i { position: absolute; left: -2rem; width: 1.7rem; text-align: right; font-size: .7rem; font-style: normal;
   opacity: .7; transform: translateY(-50%); }
-.sw-steps { position: absolute; inset: 0; display: flex; }
-.sw-steps span { flex: 1 1 0; } .sw-steps span:hover { background: rgba(128,128,128,.35); }
+.sw-times { position: absolute; inset: 0; display: flex; }
+.sw-times span { flex: 1 1 0; } .sw-times span:hover { background: rgba(128,128,128,.35); }
 .sw-ends { display: flex; justify-content: space-between; margin-left: 2rem; font-size: .7rem; opacity: .7; }
 </style>"""
 
@@ -69,7 +69,7 @@ def _multiple(name: str, steps: Steps, most: int, *, fell_back: bool) -> str:
     return (
         f'<div class="sw-multiple"><h4 title="{escape(name)}">{escape(name)}</h4><p>{told}</p><div class="sw-plot">'
         f'{marks}<img alt="p and requests of {escape(name)} over time" src="{_image(steps, most)}">'
-        f'<div class="sw-steps">{spans}</div></div><div class="sw-ends">{ends}</div></div>'
+        f'<div class="sw-times">{spans}</div></div><div class="sw-ends">{ends}</div></div>'
     )
 
 

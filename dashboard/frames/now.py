@@ -1,10 +1,8 @@
 """Now: is speculation on, does it pay, and since when. Pure."""
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any
 
 import msgspec
 import pandas as pd  # type: ignore[import-untyped]
@@ -12,7 +10,8 @@ import plotly.graph_objects as go  # type: ignore[import-untyped]
 
 from dashboard import shapes
 from dashboard.frames.base import NO_NAMES, Tile, count, judged, milliseconds, percent, ratio, sentence, utc
-from dashboard.frames.plots import AUTOREGRESSIVE, MARGIN, OTHER, SPECULATIVE, by_step, grid, limit, line, line_chart
+from dashboard.frames.plots import AUTOREGRESSIVE, MARGIN, OTHER, SPECULATIVE, by_step, limit, line, line_chart
+from dashboard.frames.state import slices_off
 from dashboard.words import LATENCY_GOAL_MS, NO_DATA, P_MIN, SIMILARITY_CRITICAL, SIMILARITY_MIN, SLO_MIN, define
 
 #: Requests below which a scenario is not called bad, as a slice does not fall back then.
@@ -31,11 +30,7 @@ def problems(summary: shapes.Summary, scenarios: shapes.AcceptanceSeries) -> lis
             + ", ".join(sorted({alert.name for alert in alerts}))
             + "."
         )
-    found += [
-        f"{each.slice} fell back by itself and is served without speculation."
-        for each in summary.fallback.slices
-        if each.state != "speculative"
-    ]
+    found += [f"{name} fell back by itself and is served without speculation." for name in slices_off(summary.fallback)]
     if summary.alignment.state == "misaligned":
         found.append(
             f"Draft model and target model know {count(summary.alignment.moved_tokens, 'token')} by other ids."
@@ -211,13 +206,6 @@ def similarity_tile(similarity: shapes.SimilarityState) -> Tile:
 
 def of_drafts(series: shapes.SimilaritySeries) -> shapes.SimilaritySeries:
     return msgspec.structs.replace(series, points=[point for point in series.points if point.kind == "draft"])
-
-
-def with_trend(tile: Tile, series: shapes.Series, value: Callable[[Any], float | None], limit: float | None) -> Tile:
-    """The tile with its figure's course over the time range."""
-    known = {utc(point.at): point for point in series.points if point.at is not None}
-    values = [None if (point := known.get(at)) is None else value(point) for at in grid(series)]
-    return replace(tile, trend=values, limit=limit)
 
 
 # Tables

@@ -5,6 +5,7 @@ people with colour blindness too: Okabe-Ito for series, Viridis for the heat map
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from math import ceil
 from typing import Any, Protocol, TypeVar
@@ -12,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 import plotly.graph_objects as go  # type: ignore[import-untyped]
 
 from dashboard import shapes
-from dashboard.frames.base import utc
+from dashboard.frames.base import Tile, utc
 from dashboard.words import NO_DATA
 
 SPECULATIVE, AUTOREGRESSIVE, OTHER, MUTED = "#0072B2", "#D55E00", "#009E73", "#8a8a8a"
@@ -111,3 +112,10 @@ def limit(figure: go.Figure, at: float, text: str) -> None:
         annotation={"text": text, "x": 1, "xanchor": "left", "yanchor": "middle", "font": {"color": MUTED}},
     )
     figure.update_layout(margin_r=52)
+
+
+def with_trend(tile: Tile, series: shapes.Series, value: Callable[[Any], float | None], limit: float | None) -> Tile:
+    """The tile with its figure's course over the time range."""
+    known = {utc(point.at): point for point in series.points if point.at is not None}
+    values = [None if (point := known.get(at)) is None else value(point) for at in grid(series)]
+    return replace(tile, trend=values, limit=limit)

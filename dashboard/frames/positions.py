@@ -11,7 +11,7 @@ import plotly.graph_objects as go  # type: ignore[import-untyped]
 from plotly.subplots import make_subplots  # type: ignore[import-untyped]
 
 from dashboard import shapes
-from dashboard.frames.base import percent
+from dashboard.frames.base import iso, percent
 from dashboard.frames.heat import Colour, Lattice, cliff, heat, markers, outline
 from dashboard.frames.plots import OTHER, by_step
 from dashboard.frames.truncation import full_share, rate_of
@@ -21,7 +21,7 @@ By = Literal["scenario", "model", "k"]
 
 def step_name(at: datetime) -> str:
     """The beginning of a step, as it stands in addresses."""
-    return at.isoformat(timespec="seconds").replace("+00:00", "Z")
+    return iso(at.replace(microsecond=0))
 
 
 def over_time(series: shapes.TruncationSeries, colour: Colour, chosen: tuple[int, datetime] | None = None) -> go.Figure:

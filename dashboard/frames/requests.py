@@ -1,12 +1,12 @@
 """Requests: rows of a table, and the figures of one. Pure."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pandas as pd  # type: ignore[import-untyped]
 
 from dashboard import shapes
-from dashboard.frames.base import Tile, count, milliseconds, ratio, utc
+from dashboard.frames.base import Tile, count, iso, milliseconds, ratio, utc
 from dashboard.frames.facts import Fact
 from dashboard.words import NO_DATA, P_MIN, define
 
@@ -167,7 +167,3 @@ def held_by(row: shapes.RequestRow) -> dict[str, str]:
     """
     until = utc(row.started_at).replace(microsecond=0) + timedelta(seconds=1)
     return {"request": row.request_id, "since": iso(until - AROUND), "until": iso(until)}
-
-
-def iso(at: datetime) -> str:
-    return at.astimezone(UTC).isoformat().replace("+00:00", "Z")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from dashboard import shapes
 from dashboard.frames.base import NO_NAMES, Tile, count, judged, percent, plain
-from dashboard.frames.now import with_trend
+from dashboard.frames.plots import with_trend
 from dashboard.words import ENOUGH_STEPS, FIRST_POSITION_MAX, NO_DATA, TRUNCATION_MAX, define
 
 

@@ -8,8 +8,7 @@ import streamlit as st
 from dashboard import shapes
 from dashboard.client import Client
 from dashboard.frames import export as frames
-from dashboard.frames.base import count
-from dashboard.frames.requests import iso
+from dashboard.frames.base import count, iso
 
 KEPT = "export_kept"
 #: Rows of an answer, and answers at most: some may be short.

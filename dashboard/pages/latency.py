@@ -10,7 +10,8 @@ from dashboard.filters import STEPS, Filters
 from dashboard.frames import latency as frames
 from dashboard.frames import latency_plots as plots
 from dashboard.frames.base import span, utc
-from dashboard.frames.now import slo_tile, with_trend
+from dashboard.frames.now import slo_tile
+from dashboard.frames.plots import with_trend
 from dashboard.frames.table import STYLE
 from dashboard.parts import DATA_SECONDS, answers, chart, tiles
 from dashboard.states import database_note, unusable

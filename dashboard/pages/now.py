@@ -8,6 +8,7 @@ from dashboard.connection import client
 from dashboard.filters import Filters
 from dashboard.frames import now as frames
 from dashboard.frames.base import plain, utc
+from dashboard.frames.plots import with_trend
 from dashboard.frames.state import alert_text, footer, slices_off
 from dashboard.parts import DATA_SECONDS, STATE_SECONDS, answers, chart, health, state, tile, tiles, unless_refused
 from dashboard.states import database_note, misaligned, missing, no_speculation, unusable
@@ -94,7 +95,7 @@ def _figures(chosen: Filters) -> None:
         speculated = bool(summary.acceptance.requests)
         if not speculated:
             no_speculation(summary, chosen)
-        trend = frames.with_trend
+        trend = with_trend
         with st.container(key="tiles first"):
             wide, *narrow = st.columns([2, 1, 1])
         with wide:
@@ -118,7 +119,7 @@ def _figures(chosen: Filters) -> None:
                 trend(frames.ratio_tile(summary.latency), latency, lambda each: each.ratio, 1.0),
                 frames.alignment_tile(summary.alignment),
                 similar
-                if similarity is None
+                if isinstance(similarity, str)
                 else trend(similar, frames.of_drafts(similarity), lambda each: each.mean, SIMILARITY_MIN),
                 trend(frames.coverage_tile(summary.coverage), traffic, lambda each: each.coverage, 1.0),
             ]

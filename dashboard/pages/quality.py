@@ -11,7 +11,8 @@ from dashboard.filters import Filters
 from dashboard.frames import quality as frames
 from dashboard.frames import quality_plots as plots
 from dashboard.frames.base import plain, utc
-from dashboard.frames.now import of_drafts, with_trend
+from dashboard.frames.now import of_drafts
+from dashboard.frames.plots import with_trend
 from dashboard.frames.table import STYLE
 from dashboard.parts import DATA_SECONDS, answers, chart, tiles, unless_refused
 from dashboard.states import database_note
@@ -48,9 +49,9 @@ def page(chosen: Filters) -> None:
                 _none(chosen)
         else:
             _similarity(series, whole, scenarios, spread, chosen)
-            if lowest is None or scenarios is None:
+            if isinstance(lowest, str) or isinstance(scenarios, str):
                 st.caption("Of so many pairs neither scenarios nor single ones are told. Choose a shorter time range.")
-            if lowest is not None:
+            if not isinstance(lowest, str):
                 _pairs(lowest.pairs, chosen)
         st.subheader("Do replies look broken?", help=define("repetition", "garble", "p near one"))
         _quality(quality)
@@ -79,7 +80,7 @@ def _none(chosen: Filters) -> None:
 def _similarity(
     series: shapes.SimilaritySeries,
     whole: shapes.SimilaritySeries,
-    scenarios: shapes.SimilaritySeries | None,
+    scenarios: shapes.SimilaritySeries | str,
     spread: shapes.SimilarityHistogram,
     chosen: Filters,
 ) -> None:
@@ -114,7 +115,7 @@ def _similarity(
             key="similarity_histogram",
         )
     st.markdown("**Similarity by scenario, worst first**", help=define("similarity"))
-    if scenarios is not None and any(point.group not in (None, UNKNOWN) for point in scenarios.points):
+    if not isinstance(scenarios, str) and any(point.group not in (None, UNKNOWN) for point in scenarios.points):
         st.html(frames.scenario_table(scenarios))
     else:
         st.caption("No pair of this time range tells its scenario.")

@@ -9,7 +9,7 @@ from dashboard.client import Client, Kind, Problem
 from dashboard.frames import drafts as tokens
 from dashboard.frames import facts, steps
 from dashboard.frames import requests as frames
-from dashboard.frames.base import count, plain, utc
+from dashboard.frames.base import count, iso, plain, utc
 from dashboard.pages import drafts
 from dashboard.parts import chart, link, tiles
 from dashboard.states import problem
@@ -22,7 +22,7 @@ KEPT_DRAFTS = 1000
 def opened(ask: Client, request_id: str, until: datetime | None) -> None:
     """The newest request of this id, before `until`."""
     try:
-        row = ask.request(request_id, until=None if until is None else frames.iso(until))
+        row = ask.request(request_id, until=None if until is None else iso(until))
     except Problem as found:
         if found.kind is not Kind.MISSING:
             raise
@@ -116,7 +116,7 @@ def _texts(ask: Client, row: shapes.RequestRow) -> None:
         return
     until = utc(row.started_at) + timedelta(microseconds=1)
     try:
-        texts = ask.texts(row.request_id, until=frames.iso(until)).texts
+        texts = ask.texts(row.request_id, until=iso(until)).texts
     except Problem as found:
         if found.kind in (Kind.REFUSED, Kind.MISSING):
             st.warning(f"**No texts.** {plain(str(found))}", icon=":material/lock:")

@@ -10,7 +10,7 @@ from dashboard import shapes
 from dashboard.client import Client
 from dashboard.filters import WINDOW_MINUTES, Filters
 from dashboard.frames import requests as frames
-from dashboard.frames.base import count
+from dashboard.frames.base import count, iso
 from dashboard.pages import export, request
 from dashboard.parts import answers
 from dashboard.words import NO_DATA, define
@@ -119,7 +119,7 @@ def _begin(chosen: Filters, named: dict[str, str]) -> Kept:
     now = datetime.now(UTC)
     names = {name: value for name, value in chosen.query.items() if name != "window"}
     if chosen.since is None:
-        names["since"] = frames.iso(now - timedelta(minutes=WINDOW_MINUTES[chosen.window]))
+        names["since"] = iso(now - timedelta(minutes=WINDOW_MINUTES[chosen.window]))
     return Kept((chosen, tuple(named.items())), names | named, now)
 
 

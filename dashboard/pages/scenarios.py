@@ -59,7 +59,8 @@ def _draw(ask: Client, chosen: Filters, by: By, summary: shapes.Summary) -> None
     similarity = (
         unless_refused(ask.later(ask.similarity, **query, by=by)) if by == "scenario" and chosen.model is None else None
     )
-    found = frames.slices(traffic.result(), acceptance.result(), truncation.result(), latency.result(), similarity)
+    pairs = None if isinstance(similarity, str) else similarity
+    found = frames.slices(traffic.result(), acceptance.result(), truncation.result(), latency.result(), pairs)
     off: list[str] = []
     if by == "scenario":
         off = slices_off(summary.fallback)

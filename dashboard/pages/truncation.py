@@ -1,6 +1,5 @@
 """Truncation: at which position of the draft the target model says no, when, and for whom."""
 
-from concurrent.futures import Future
 from functools import partial
 
 import streamlit as st
@@ -14,7 +13,7 @@ from dashboard.frames.base import plain, utc
 from dashboard.frames.heat import Colour
 from dashboard.frames.positions import By
 from dashboard.frames.table import STYLE
-from dashboard.parts import DATA_SECONDS, answers, chart, link, tiles
+from dashboard.parts import DATA_SECONDS, answers, chart, link, tiles, unless_refused
 from dashboard.states import database_note, no_speculation, unusable
 from dashboard.words import define
 
@@ -51,7 +50,7 @@ def _draw(ask: Client, chosen: Filters) -> bool:
     of_groups = of_scenarios if by == "scenario" else ask.later(ask.truncation, **chosen.query, by=by)
     summary = ask.summary(**chosen.query)
     over_time, scenarios = later.result(), of_scenarios.result()
-    groups = _unless_refused(of_groups)
+    groups = unless_refused(of_groups)
     database_note(summary)
     if unusable(summary, chosen):
         return False
@@ -74,16 +73,6 @@ def _draw(ask: Client, chosen: Filters) -> bool:
     _maps(over_time, groups, colour, by)
     _behind(ask, chosen, over_time, groups, by)
     return True
-
-
-def _unless_refused(asked: Future[shapes.TruncationSeries]) -> shapes.TruncationSeries | str:
-    """The answer, or why there is none, in Markdown."""
-    try:
-        return asked.result()
-    except Problem as problem:
-        if problem.kind is not Kind.REFUSED:
-            raise
-        return plain(str(problem))
 
 
 def _shape(total: shapes.TruncationPoint, scenarios: list[shapes.TruncationPoint]) -> None:

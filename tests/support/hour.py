@@ -46,11 +46,8 @@ class Hour:
     @property
     def held(self) -> dict[str, str]:
         """As the board's address and the API take it."""
-        return {name: f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%SZ}" for name, at in self._ends}
-
-    @property
-    def _ends(self) -> tuple[tuple[str, int], ...]:
-        return ("since", self.since), ("until", self.until)
+        ends = {"since": self.since, "until": self.until}
+        return {name: f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%SZ}" for name, at in ends.items()}
 
     @property
     def query(self) -> dict[str, str]:

@@ -10,6 +10,7 @@ from support.payloads import STEPS, law, no_nan, numbers, over_the_wire, texts
 
 from dashboard import shapes
 from dashboard.frames import now as frames
+from dashboard.frames.plots import with_trend
 from dashboard.frames.state import footer, missing_table, state_line
 from dashboard.words import NO_DATA
 from sidecar.api import models
@@ -113,7 +114,7 @@ def test_a_trend_has_the_whole_time_range():
     span = {"exact": True, "resolution_s": None, "since": AT, "until": AT + timedelta(minutes=6)}
     rows = points((0.7, 1, None), (0.9, 3, None))
     series = shapes.AcceptanceSeries(**span, window_s=360, step_s=60, by=None, points=rows)
-    tile = frames.with_trend(frames.p_tile(figures(0.9)), series, lambda each: each.p, None)
+    tile = with_trend(frames.p_tile(figures(0.9)), series, lambda each: each.p, None)
     assert tile.trend == [None, 0.7, None, 0.9, None, None]
 
 
