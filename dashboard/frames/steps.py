@@ -154,8 +154,8 @@ def unknown(row: shapes.RequestRow) -> str:
         return "Nothing was drafted for it."
     if row.acceptance_source != "engine":
         return (
-            "The figures are those of the reply, which tells no single steps: only an engine with the plugin does "
-            "(engine_events)."
+            "The figures are those of the reply, which tells no single steps: an engine with the plugin does "
+            "(engine_events), and vLLM with --per-request-spec-decode-metrics detailed."
         )
     return (
         "The engine told the sums alone. That is so of replies that are several engine requests (n, several "
