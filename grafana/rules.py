@@ -114,6 +114,7 @@ ALERTS = (
         "instance:specwatch_truncation_first_position:ratio_rate30m",
         ">",
         0.15,
+        "instance:specwatch_truncation:ratio_rate30m > 0.05",
         _ENOUGH_DRAFTED,
     ),
     _alert("SpecwatchTruncationsMany", "instance:specwatch_truncation:ratio_rate30m", ">", 0.35, _ENOUGH_DRAFTED),

@@ -65,6 +65,9 @@ COUNTED = (
 )
 OK = "outcome = 'ok' AND latency_ms IS NOT NULL"
 
+#: The heat map of the page, undefined until it is drawn.
+HEAT = "document.querySelector('.js-plotly-plot')?.data?.find(each => each.type === 'heatmap')"
+
 
 def nearest_rank(values: list[float], q: float) -> float:
     return sorted(values)[math.ceil(q * len(values)) - 1]
@@ -232,10 +235,10 @@ def test_truncation(board):
     assert board.metric("Truncation rate") == f"{100 * cut / steps:.1f} %"
     assert board.metric("First-position share") == f"{100 * first / cut:.1f} %"
     assert board.metric("Fully accepted steps") == f"{100 * (steps - cut) / steps:.1f} %"
+    # Tiles come before the charts, which are drawn in their own time.
+    board.page.wait_for_function(f"() => ({HEAT}) !== undefined")
     heat = board.page.evaluate(
-        """() => { const plot = document.querySelector('.js-plotly-plot');
-        const trace = plot.data.find(each => each.type === 'heatmap');
-        return {z: trace.z.map(row => Array.from(row)), x: Array.from(trace.x)}; }"""
+        f"() => {{ const {{z, x}} = {HEAT}; return {{z: z.map(row => Array.from(row)), x: Array.from(x)}}; }}"
     )
     minutes = [round((at - board.hour.since) / 60) for at in map(_seconds, heat["x"])]
     for position, row in enumerate(heat["z"]):

@@ -327,7 +327,9 @@ def test_what_the_probes_tell_of_real_traffic(beside: Callable[..., Sidecar]) ->
     engine = wait_for(covered)
     assert engine["rows_draft_tokens"] == engine["draft_tokens"]
     windows = sidecar.api("windows", by="scenario")
-    assert windows["whole"]["p"] == summary["last_100"]["p"]
+    # One takes the last 100 that ended, the other the last 100 that began: requests at once part them a little.
+    assert windows["whole"]["requests"] == summary["last_100"]["requests"]
+    assert windows["whole"]["p"] == pytest.approx(summary["last_100"]["p"], abs=0.03)
     by_scenario = {each["group"]: each for each in windows["slices"]}
     assert by_scenario["fault_report"]["p"] < 0.65 < by_scenario["billing"]["p"]
     places = sidecar.api("places")["places"]

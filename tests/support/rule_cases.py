@@ -168,7 +168,8 @@ CASES: Mapping[str, Case] = {
     ),
     "SpecwatchFirstPositionTruncations": Case(
         {cut_at(1): "+16", cut_at(2): "+84"},
-        near=({cut_at(1): "+14.9", cut_at(2): "+85.1"},),
+        # And of next to no truncations, whichever they are.
+        near=({cut_at(1): "+14.9", cut_at(2): "+85.1"}, {cut_at(1): "+20", cut_at(2): "+5"}),
         few=({cut_at(1): "+90", cut_at(2): "+10", **SLOW},),
     ),
     "SpecwatchTruncationsMany": Case(

@@ -1,0 +1,1 @@
+"""Whether a draft model is good enough, and for which scenarios."""

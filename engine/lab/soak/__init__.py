@@ -1,0 +1,1 @@
+"""Hours of real prompts, and whether anything drifts."""

@@ -1,0 +1,1 @@
+"""Which number of draft tokens is fastest, by scenario and batch size."""

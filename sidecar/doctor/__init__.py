@@ -1,0 +1,1 @@
+"""`specwatch doctor`: checks that look, and say what to do."""

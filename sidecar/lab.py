@@ -1,0 +1,1 @@
+"""The command line of the lab: runs it, and keeps a row of each run."""
