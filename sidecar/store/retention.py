@@ -152,7 +152,7 @@ def _parts(connection: Connection, setting: str, before: float) -> Iterator[Part
         table = metadata.tables[setting]
         kept = {"transitions": _last_decisions, "alerts": _unfinished}.get(setting)
         where = [] if kept is None else [table.c.id.not_in(kept())]
-        yield _rows(setting, table, table.c.at, before, *where)
+        yield _rows(setting, table, table.c.at if "at" in table.c else table.c.started_at, before, *where)
 
 
 def _rows(setting: str, table: Table, at: ColumnElement[Any], before: float, *where: ColumnElement[bool]) -> Part:

@@ -1,4 +1,5 @@
-"""The tables, the same on SQLite and PostgreSQL. Rows are only ever added, but for those of the keeper (below).
+"""The tables, the same on SQLite and PostgreSQL. Rows are only ever added, but for those of the keeper and of the lab
+(below).
 
 `requests` has one row per request, with the columns of `sidecar.api.models.RequestRow`; `transitions` one
 per change of the fallback mode or state, or other decision; `alignments` one per token that was found to have another
@@ -9,6 +10,7 @@ not be; `texts` one per prompt and reply that was kept; `audit` one per order to
 
 The keeper makes `rollups` and `similarity_rollups` of the rows, by minute, hour and day; `rollups_due` names the spans
 whose rows have changed since. `shared_states` holds what sidecars of one fleet have decided, a row per circuit.
+`lab_runs` has one row per run of the lab, which is written anew as the run goes on (`lab.py`).
 
 On PostgreSQL `requests` has a partition per day (`partitions.py`), and the time is part of its primary key.
 
@@ -368,4 +370,36 @@ shared_states = Table(
     Column("reason", Text, nullable=False),
     Column("evidence", JsonText),
     PrimaryKeyConstraint("fleet", "circuit"),
+)
+
+lab_runs = Table(
+    "lab_runs",
+    metadata,
+    # Of rows that began at one time, and in cursors.
+    Column("number", Id, primary_key=True),
+    # The run's own name, as `qualify-20260131-120000`.
+    Column("id", Text, nullable=False, unique=True),
+    # qualify, sweep, soak, self-draft
+    Column("kind", Text, nullable=False),
+    # running, done, failed, interrupted
+    Column("state", Text, nullable=False),
+    # Null until the run is done.
+    Column("verdict", Text),
+    Column("started_at", UtcDateTime, nullable=False),
+    Column("ended_at", UtcDateTime),
+    # When the row was last written: a run that was killed stays `running` for ever.
+    Column("updated_at", UtcDateTime, nullable=False),
+    Column("instance", Text, nullable=False),
+    Column("model", Text),
+    Column("draft_model", Text),
+    Column("num_speculative_tokens", Integer),
+    Column("fingerprint", JsonText),
+    Column("summary", JsonText),
+    Column("options", JsonText),
+    # Where the run's files are, on the machine that it ran on.
+    Column("folder", Text, nullable=False),
+    # Of Specwatch.
+    Column("version", Text, nullable=False),
+    Index("ix_lab_runs_started", "started_at", "number"),
+    Index("ix_lab_runs_ended", "ended_at"),
 )
