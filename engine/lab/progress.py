@@ -1,0 +1,112 @@
+"""How a run is told while it goes on: bars on a terminal, lines of a log elsewhere; always on standard error."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.status import Status
+
+#: Between two lines about the same bar where there is no terminal, s.
+EVERY_S = 15.0
+
+
+class Bar:
+    """Something that goes on step by step."""
+
+    def __init__(self, say: Say, title: str, total: float, progress: Progress | None) -> None:
+        self.title = title
+        self.total = total
+        self.done = 0.0
+        self._say = say
+        self._progress = progress
+        self._task: TaskID | None = None if progress is None else progress.add_task(title, total=total, words="")
+        self._words = ""
+        self._began = self._told = time.monotonic()
+
+    def advance(self, steps: float = 1, words: str | None = None) -> None:
+        """`steps` more are done; `words` say how it stands, as `p 0.71 so far`."""
+        self.done += steps
+        if words is not None:
+            self._words = words
+        if self._progress is not None and self._task is not None:
+            self._progress.update(self._task, completed=self.done, words=self._words)
+            return
+        now = time.monotonic()
+        if now - self._told >= self._say.every_s and self.done < self.total:
+            self._told = now
+            self.tell()
+
+    def tell(self) -> None:
+        """A line about it, where there is no terminal."""
+        if self._progress is None:
+            about = f"; {self._words}" if self._words else ""
+            seconds = time.monotonic() - self._began
+            self._say(f"{self.title}: {self.done:g} of {self.total:g} ({seconds:.0f} s){about}")
+
+
+class Say:
+    """Called with a sentence, prints it as a line that stays."""
+
+    def __init__(self, stream: TextIO | None = None, *, every_s: float = EVERY_S) -> None:
+        self._console = Console(file=stream or sys.stderr, highlight=False, soft_wrap=True)
+        self.every_s = every_s
+        self._bars: Progress | None = None
+        self._status: Status | None = None
+
+    @property
+    def on_terminal(self) -> bool:
+        return self._console.is_terminal
+
+    def __call__(self, sentence: str) -> None:
+        self._console.print(sentence, markup=False)
+
+    @contextmanager
+    def bar(self, title: str, total: float) -> Iterator[Bar]:
+        """A bar while the block runs; bars may stand in each other."""
+        outermost = self._bars is None
+        if outermost and self.on_terminal:
+            self._bars = self._made()
+            self._bars.start()
+        bar = Bar(self, title, total, self._bars)
+        try:
+            yield bar
+            bar.tell()
+        finally:
+            if outermost and self._bars is not None:
+                self._bars.stop()
+                self._bars = None
+
+    @contextmanager
+    def waiting(self, words: str) -> Iterator[Status | None]:
+        """Something that takes a while, of unknown length. On a terminal its words can be changed by `update`."""
+        if not self.on_terminal or self._bars is not None:
+            self(words)
+            yield None
+            return
+        with self._console.status(words) as status:
+            yield status
+
+    def _made(self) -> Progress:
+        return Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[words]}"),
+            console=self._console,
+        )

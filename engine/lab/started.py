@@ -1,0 +1,151 @@
+"""An engine of the run's own: started by the launcher on a free port, and stopped when the run ends."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from .control import TOKEN
+from .progress import Say
+from .run import Run
+from .stand import EngineOptions, StandError
+
+_READY = "engine ready on "
+#: What the launcher says of an engine that ended.
+_TELLING = ("engine: cause:", "engine: seen:", "engine: remedy:", "engine: whole log:")
+_POLL_S = 0.2
+#: The launcher itself allows vLLM 20 s to stop.
+_STOP_S = 30.0
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    url: str
+    token: str
+    process: int
+    log: Path
+
+
+@contextmanager
+def started(options: EngineOptions, run: Run, say: Say) -> Iterator[Started]:
+    """Raises StandError, with the launcher's own words, where the engine does not start."""
+    file = configuration(options, run)
+    port, token = _free_port(), secrets.token_urlsafe(24)
+    log, words = run.folder / "engine.log", run.folder / "launch.log"
+    command = [sys.executable, "-m", "specwatch_engine.launch", "-c", str(file), "--host", "127.0.0.1"]
+    command += ["--port", str(port), "--log", str(log), "--ready-timeout", f"{options.ready_s:g}"]
+    # Its steps are nobody's business: a listener that the environment names belongs to another engine.
+    environment = {name: value for name, value in os.environ.items() if name != "SPECWATCH_ENGINE_EVENTS"}
+    with words.open("wb") as output:
+        # In a session of its own, as Ctrl-C is for the run, which stops its engine in order.
+        process = subprocess.Popen(
+            command,
+            env=environment | {TOKEN: token},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_dies_with(os.getpid()),
+        )
+    try:
+        url = _wait(process, words, say, options.ready_s)
+        yield Started(url, token, process.pid, log)
+    finally:
+        _stop(process)
+
+
+def configuration(options: EngineOptions, run: Run) -> Path:
+    """The file to start with: the one named, or one of target and draft, written into the run's folder."""
+    if options.config is not None:
+        if not options.config.is_file():
+            raise StandError(f"-c: there is no file {options.config}: name a speculative_config.yaml")
+        return options.config
+    settings = {
+        "model": _path(str(options.target)),
+        "speculative_config": {"model": _path(str(options.draft)), "num_speculative_tokens": options.k},
+    }
+    about = "# Written by the lab, of --target, --draft and --k.\n"
+    return run.write("speculative_config.yaml", about + yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
+
+
+def _path(model: str) -> str:
+    """A folder as the launcher finds it from elsewhere; a name as it is."""
+    path = Path(model).expanduser()
+    return str(path.resolve()) if path.exists() else model
+
+
+def _wait(process: subprocess.Popen[bytes], words: Path, say: Say, limit_s: float) -> str:
+    """The engine's URL once it serves."""
+    until, told = time.monotonic() + limit_s + _STOP_S, 0
+    with say.waiting("the engine is being started"):
+        while True:
+            ended = process.poll() is not None
+            *lines, _ = words.read_text("utf-8", "replace").split("\n")
+            for line in lines[told:]:
+                if line.startswith(_READY):
+                    say(line)
+                    return line.removeprefix(_READY).split(" ")[0]
+                if not line.startswith("  |"):
+                    say(line)
+            told = len(lines)
+            if ended or time.monotonic() > until:
+                raise StandError(_why(lines, process, words))
+            time.sleep(_POLL_S)
+
+
+def _why(lines: list[str], process: subprocess.Popen[bytes], words: Path) -> str:
+    """What the launcher said last of an engine that did not start."""
+    last: dict[str, str] = {}
+    for line in lines:
+        for kind in _TELLING:
+            if line.startswith(kind):
+                last[kind] = line.removeprefix("engine: ")
+    said = list(last.values()) or [line for line in lines if line.strip()][-5:]
+    status = process.poll()
+    ended = "was not ready in time" if status is None else f"did not start (the launcher's exit status is {status})"
+    return "\n".join([f"the engine {ended}; all that was said is in {words}", *(f"  {line}" for line in said)])
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """In order; a second signal has the launcher make haste."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if process.poll() is None:
+            process.send_signal(number)
+            try:
+                process.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                continue
+    if process.poll() is None:
+        process.kill()  # its engine ends too: it watches for that
+        process.wait()
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _dies_with(parent: int):  # type: ignore[no-untyped-def]
+    """Has a child get SIGTERM when the run's process is gone, however it went: an engine must not be left behind."""
+    library = ctypes.CDLL(None, use_errno=True)
+
+    def ask() -> None:
+        library.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return ask
