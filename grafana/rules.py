@@ -109,13 +109,13 @@ ALERTS = (
         0.65,
         f"{_DRAFTED} >= 20",
     ),
-    _alert(
+    Alert(
         "SpecwatchFirstPositionTruncations",
-        "instance:specwatch_truncation_first_position:ratio_rate30m",
-        ">",
-        0.15,
-        "instance:specwatch_truncation:ratio_rate30m > 0.05",
-        _ENOUGH_DRAFTED,
+        (
+            Condition("instance:specwatch_truncation_first_position:ratio_rate30m", ">", 0.15),
+            Condition("instance:specwatch_truncation:ratio_rate30m", ">", 0.05),
+        ),
+        (_ENOUGH_DRAFTED,),
     ),
     _alert("SpecwatchTruncationsMany", "instance:specwatch_truncation:ratio_rate30m", ">", 0.35, _ENOUGH_DRAFTED),
     _alert("SpecwatchTokenizersMisaligned", "specwatch_tokenizer_aligned", "<", 1),
