@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
 from collections import Counter
@@ -274,6 +275,15 @@ def sample(prompts: Sequence[Prompt], number: int, seed: int, least: int = 50) -
         chosen += there if wanted >= len(there) else chance.sample(there, wanted)
     chance.shuffle(chosen)
     return chosen
+
+
+def chosen(args: argparse.Namespace, tell: Tell, least: int = 50) -> list[Prompt]:
+    """What the shared options of the commands ask for: a sample of `--prompts`, of which each has a longest reply.
+
+    Raises PromptError.
+    """
+    prompts = limited(read(args.prompts, tell), args.max_tokens)
+    return sample(greedy(prompts) if args.greedy else prompts, args.number, args.seed, least)
 
 
 def greedy(prompts: Sequence[Prompt]) -> list[Prompt]:

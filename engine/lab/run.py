@@ -117,7 +117,8 @@ class Run:
             had[name] = value
         try:
             run = cls(folder.absolute(), told, _locked(folder))
-            run.save(state=State.RUNNING, ended_at=None)
+            # One that is done is only looked at, or signed: whoever goes on measuring says so.
+            run.save() if told["state"] == State.DONE else run.save(state=State.RUNNING, ended_at=None)
         except OSError as error:
             raise RunError(f"--resume: {folder} cannot be written: {error.strerror or error}") from error
         return run
