@@ -10,17 +10,25 @@ import json
 import os
 import shlex
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from .arguments import Engine, EngineMissing, arguments, changed_environment, environment, installed_engine
 from .config import ConfigError, EngineConfig, load
+from .diagnosis import diagnose
 
 WRONG_CONFIGURATION = 2
+#: Of a log's end, which is looked at for what ended an engine.
+MOST_LOG_BYTES = 4 << 20
+#: Uvicorn's line once vLLM serves.
+STARTED = "Application startup complete"
 
 
 def main(argv: list[str] | None = None) -> int:
     """Parse `argv` (without the program's name) and do what it says; returns the exit status."""
     args = _parser().parse_args(argv)
+    if args.diagnose is not None:
+        return _diagnose(args.diagnose)
     try:
         config = load(args.config, host=args.host, port=args.port, log=args.log, fetched=not args.describe)
     except ConfigError as error:
@@ -57,6 +65,21 @@ def describe(config: EngineConfig, engine: Engine | None) -> dict[str, object]:
         "target_model": config.model,
         "request_timeout_s": config.request_timeout_s,
     }
+
+
+def _diagnose(log: Path) -> int:
+    """Print, as JSON, what the end of an engine's log tells; works after a crash, with nothing running."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(file.seek(0, os.SEEK_END) - MOST_LOG_BYTES, 0))
+            text = file.read(MOST_LOG_BYTES).decode("utf-8", "replace")
+    except OSError as error:
+        print(f"{log}: {error.strerror}", file=sys.stderr)
+        return WRONG_CONFIGURATION
+    # Whatever stands before the last start that went well, has been got over.
+    found = diagnose(text.rpartition(STARTED)[2], None)
+    print(json.dumps(asdict(found), ensure_ascii=False))
+    return 0
 
 
 def dry_run(config: EngineConfig, engine: Engine) -> str:
@@ -123,6 +146,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--describe", action="store_true", help="print one JSON line about the engine and exit")
+    what.add_argument(
+        "--diagnose", type=Path, metavar="LOG", help="print as JSON why an engine ended, by its log, and exit"
+    )
     what.add_argument("--dry-run", action="store_true", help="print the vllm command line and exit")
     return parser
 

@@ -81,3 +81,39 @@ def test_neither_vllm_nor_torch_is_imported_to_describe(file: Path) -> None:
         "assert not {'vllm', 'torch', 'rich'} & set(sys.modules)\n"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+
+
+START = "INFO:     Application startup complete.\n"
+MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "name"),
+    [
+        (MEMORY, "gpu-out-of-memory"),
+        (START + "serving\n" + MEMORY, "gpu-out-of-memory"),
+        (MEMORY + START + "serving\n", "unknown"),
+        ("vllm: error: unrecognized arguments: --per-request-spec-decode-metrics\n", "unknown-argument"),
+        ("", "unknown"),
+        ("x" * (command.MOST_LOG_BYTES + 10) + "\n" + MEMORY, "gpu-out-of-memory"),
+        (MEMORY + "x" * command.MOST_LOG_BYTES, "unknown"),
+    ],
+    ids=["at start", "while serving", "got over", "argument", "empty", "long", "long ago"],
+)
+def test_a_log_is_diagnosed_with_nothing_running(
+    log: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "engine.log"
+    path.write_text(log)
+    assert command.main(["--diagnose", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1
+    found = json.loads(out)
+    assert found["name"] == name
+    assert set(found) == {"name", "cause", "evidence", "remedy", "permanent"}
+    assert bool(found["evidence"]) == (name != "unknown")
+
+
+def test_a_log_that_is_not_there_is_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--diagnose", str(tmp_path / "none.log")]) == 2
+    assert "none.log: No such file" in capsys.readouterr().err
