@@ -14,6 +14,8 @@ from .tap.tap import Facts
 _log = logging.getLogger(__name__)
 
 _NO_FACTS = Facts()
+#: What every core of an engine has alike.
+_IDENTITY = ("target_digest", "draft_digest", "device")
 
 
 class Steering:
@@ -76,11 +78,13 @@ class Steering:
     def what_runs(self, name: str) -> dict[str, str | int | None]:
         """What a server is, by what is told of it; None: not known."""
         facts, models = self.facts[name], ", ".join(sorted(self._served.get(name, ())))
+        cores = self._known.get(name, ())
         return {
             "vllm": self._versions.get(name),
             "models": models or None,
             "draft_model": facts.draft_model,
             "num_speculative_tokens": facts.num_speculative_tokens,
+            **{each: next((told for core in cores if (told := getattr(core, each))), None) for each in _IDENTITY},
         }
 
     async def look_round(self) -> bool:

@@ -37,6 +37,9 @@ _NAMES = {
     "models": "the list of served models",
     "draft_model": "the draft model",
     "num_speculative_tokens": "the number of draft tokens a step (k)",
+    "target_digest": "the digest of the target model's checkpoint",
+    "draft_digest": "the digest of the draft model's checkpoint",
+    "device": "the device",
 }
 
 
@@ -59,7 +62,10 @@ def router(deps: ApiDeps) -> APIRouter:
 
     @made.get("/events", response_model=models.EventPage)
     def events(query: Annotated[EventsParams, Query()]) -> Response:
-        """Switches, orders to engines, alerts, versions and moved tokens of all instances, newest first, in pages."""
+        """Switches, orders to engines, alerts, versions, moved tokens and runs of the lab that ended, of all instances.
+
+        Newest first, in pages.
+        """
         since = utc(deps.now()) - timedelta(seconds=query.window)
         if query.since is not None:
             since = max(since, query.since)
@@ -91,6 +97,9 @@ def event(happened: Happened) -> models.Event:
             subject, words = _version(row)
             what = "default" if row["value"] is None else _short(row["value"])
             evidence = {name: row[name] for name in ("name", "before", "value")}
+        case "lab":
+            subject, what, words = row["run"], row["verdict"] or row["state"], _lab(row)
+            evidence = {name: row[name] for name in ("run", "kind", "model", "draft_model", "folder")}
     return models.Event(
         at=row["at"],
         instance=row["instance"],
@@ -130,6 +139,19 @@ def _moved(row: Mapping[str, Any]) -> str:
 def _moved_evidence(row: Mapping[str, Any]) -> dict[str, Any]:
     names = ("upstream", "draft_model", "target_id", "draft_id", "target_text", "draft_text", "count", "share")
     return {name: row[name] for name in names} | {"first_seen": row["first_seen"].isoformat()}
+
+
+def _lab(row: Mapping[str, Any]) -> str:
+    """`Qualify of draft_generalist: qualified in part. The scenario billing is not certified.`"""
+    of = row["draft_model"] or row["model"]
+    kind = row["kind"][:1].upper() + row["kind"][1:]
+    # Models may be folders, whose names are all but their last part the machine's.
+    subject = f"{kind} of {of.rstrip('/').rpartition('/')[2] or of}" if of else kind
+    if row["state"] == "interrupted":
+        return f"{subject} was interrupted"
+    reasons = row["reasons"] if isinstance(row["reasons"], list) else []
+    told = f"{subject}: {row['verdict'] or row['state']}"
+    return f"{told}. {_short(str(reasons[0]))}" if reasons else told
 
 
 def _version(row: Mapping[str, Any]) -> tuple[str, str]:

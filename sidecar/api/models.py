@@ -788,9 +788,9 @@ class Event(Model):
     instance: str
     #: switch: of the fallback; engine: an order to an engine, or a change of it that was noticed; version: Specwatch,
     #: its settings, or what an upstream serves is another than before; alert: one began or ended; alignment: a token
-    #: was found to have another id in the draft model.
-    kind: Literal["switch", "engine", "version", "alert", "alignment"]
-    #: What it happened to: a slice (empty: all traffic), an upstream, a setting, an alert's name, a token.
+    #: was found to have another id in the draft model; lab: a run of the lab ended.
+    kind: Literal["switch", "engine", "version", "alert", "alignment", "lab"]
+    #: What it happened to: a slice (empty: all traffic), an upstream, a setting, an alert's name, a token, a run.
     subject: str
     #: In a word or two, as `autoregressive`, `firing`, or a new value.
     what: str
@@ -858,7 +858,13 @@ class EngineCore(Model):
     mode: str | None
     #: What a cap of 0 spares, in a sentence.
     at_zero: str | None
+    target_model: str | None
     draft_model: str | None
+    #: Of the content of both models' checkpoints; null where the plugin cannot read them, or is of an older version.
+    target_digest: str | None
+    draft_digest: str | None
+    #: The accelerator's or processor's name, and how many there are.
+    device: str | None
     #: Engine steps so far, and requests in them now; `opted_out` of them are served without speculation.
     step: int
     running: int

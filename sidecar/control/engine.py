@@ -79,7 +79,13 @@ class EngineState(msgspec.Struct, frozen=True):
     waiting: int = 0
     #: Requests in flight that asked for no speculation.
     opted_out: int = 0
+    target_model: str | None = None
     draft_model: str | None = None
+    #: Of the content of both models' checkpoints; None where the plugin cannot read them.
+    target_digest: str | None = None
+    draft_digest: str | None = None
+    #: The accelerator's or processor's name, and how many there are.
+    device: str | None = None
     events: Events = Events()
 
 

@@ -133,18 +133,27 @@ async def test_an_upstream_is_told_once_its_plugin_was_asked() -> None:
         assert told == []
         engine.loading = False
         await made.look_round()
-        known = {"vllm": "0.32.0", "models": "m", "draft_model": "draft_a", "num_speculative_tokens": 4}
+        itself = {"vllm": "0.32.0", "models": "m"}
+        known: dict[str, Any] = {
+            "draft_model": "draft_a",
+            "num_speculative_tokens": 4,
+            "target_digest": engine.target_digest,
+            "draft_digest": engine.draft_digest,
+            "device": "cpu",
+        }
         assert told
-        assert all(each == known for each in told)
+        assert all(each == itself | known for each in told)
         told.clear()
         await made.swap("/models/draft_b", "")
-        assert told[-1] == known | {"draft_model": "draft_b"}
+        assert told[-1] == itself | known | {"draft_model": "draft_b", "draft_digest": engine.draft_digest}
+        assert engine.draft_digest != known["draft_digest"]
         # Without a plugin, and where it is not asked, all is known that ever will be.
         for other, has_route in ((steering(TOKEN), False), (steering(None), True)):
             engine.has_route = has_route
             told.clear()
             await other.look_round()
-            assert told[-1] == known | {"draft_model": "mine", "num_speculative_tokens": 3}
+            configured_alone = dict.fromkeys(known) | {"draft_model": "mine", "num_speculative_tokens": 3}
+            assert told[-1] == itself | configured_alone
 
 
 async def test_restarts_and_changes_are_events(tmp_path: Path) -> None:
@@ -168,16 +177,22 @@ async def test_restarts_and_changes_are_events(tmp_path: Path) -> None:
             "speculative: the list of served models is m",
             "speculative: the draft model is draft_a",
             "speculative: the number of draft tokens a step (k) is 4",
+            f"speculative: the digest of the target model's checkpoint is {engine.target_digest}",
+            f"speculative: the digest of the draft model's checkpoint is {engine.draft_digest}",
+            "speculative: the device is cpu",
         ]
         async with sidecar(tmp_path, server.url, "--draft-model", "mine", **environment) as made:
-            assert await events(made, 5) == known
+            assert await events(made, 8) == known
             known.append("speculative: the draft model is draft_b, and was draft_a")
+            before = engine.draft_digest
             async with httpx.AsyncClient(trust_env=False) as http:
                 await http.put(f"{made.admin}/api/v1/engine/draft", json={"checkpoint": "/models/draft_b"})
-            assert await events(made, 6) == known
+            changed = f"is {engine.draft_digest}, and was {before}"
+            known.append(f"speculative: the digest of the draft model's checkpoint {changed}")
+            assert await events(made, 10) == known
             said = await made.stop()
         async with sidecar(tmp_path, server.url, **environment) as made:
-            found = await events(made, 8)
+            found = await events(made, 12)
             # The ports are others each time.
             assert [words for words in found if "127.0.0.1" not in words] == [
                 *known,

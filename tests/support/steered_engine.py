@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from hashlib import sha256
 from typing import Any
 
 from .counting import Counting
@@ -17,6 +18,10 @@ class SteeredEngine:
         self.cap: int | None = None
         self.mode = "hard"
         self.draft_model: str | None = "/models/draft_a"
+        #: Digests of what is loaded; a swap brings another draft.
+        self.target_digest: str | None = "9f86d081884c7d65"
+        self.draft_digest: str | None = "2c26b46b68ffc68f"
+        self.device: str | None = "cpu"
         #: Cores that the route tells of.
         self.cores = 1
         #: The plugin's words where it has failed in the cores, or refuses an order.
@@ -69,6 +74,7 @@ class SteeredEngine:
                 return error(b"409 Conflict", self.refuses, "refused", param)
         if path.endswith("/draft"):
             self.draft_model = order["checkpoint"]
+            self.draft_digest = sha256(order["checkpoint"].encode()).hexdigest()[:16]
             worker = {"before": "aa", "after": "bb", "stage_s": 0.1, "commit_s": 0.05}
             return json_reply({"engines": [{"engine": 0, "workers": [worker], "still_s": 0.06}]})
         if path.endswith("/speculation"):
@@ -89,7 +95,11 @@ class SteeredEngine:
             "running": 2,
             "waiting": 0,
             "opted_out": 0,
+            "target_model": "/models/target",
             "draft_model": self.draft_model,
+            "target_digest": self.target_digest,
+            "draft_digest": self.draft_digest,
+            "device": self.device,
             "events": {"sent": 5, "dropped": 0, "connected": True},
             "of a later version": 1,
         }

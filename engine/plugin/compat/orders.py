@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from ..identity import digest
 from ..switch import Refused
 from . import hooks
 from .hooks import log
@@ -40,13 +41,16 @@ def order(core: Any, command: Mapping[str, Any]) -> dict[str, Any]:
     return watch.state(core.scheduler)
 
 
-def commit(core: Any, checkpoint: str) -> dict[str, Any]:
-    """Swap the staged weights in, and drop what the old ones left in the cache. Runs between two steps."""
+def commit(core: Any, checkpoint: str, content: str | None = None) -> dict[str, Any]:
+    """Swap the staged weights in, and drop what the old ones left in the cache. Runs between two steps.
+
+    `content` is the checkpoint's digest.
+    """
     watch = _watch_of(core)
     began = time.monotonic()
     workers = core.collective_rpc("specwatch_load", None, (checkpoint,))
     if watch is not None:
-        watch.swapped(checkpoint)
+        watch.swapped(checkpoint, content)
     core.scheduler.reset_prefix_cache(reset_running_requests=True)
     log.warning("Specwatch: the draft model now has the weights of %s", checkpoint)
     return {"workers": workers, "still_s": round(time.monotonic() - began, 4)}
@@ -78,12 +82,14 @@ class Client:
                 if refusal := next(filter(None, refusals), None):
                     raise Refused(f"checkpoint: {refusal}", "checkpoint")
             await self._settled()
+            # Here, as a core would stand still meanwhile.
+            content = await asyncio.to_thread(digest, checkpoint)
         except Exception:
             # Those that did not fail hold a whole checkpoint.
             with contextlib.suppress(Exception):
                 await self._workers("specwatch_forget")
             raise
-        commits = await self._all("specwatch_commit", checkpoint)
+        commits = await self._all("specwatch_commit", checkpoint, content)
         return [
             {
                 "engine": engine,

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..events import NO_ROWS, Events, encode_rows
+from ..identity import digest, processor
 from ..switch import Switch, opted_out
 from . import hooks
 from .hooks import log
@@ -141,6 +142,12 @@ class Watch:
             "draft_model": None if draft is None else str(draft.model),
             "draft_tokenizer": None if draft is None else str(draft.tokenizer),
         }
+        #: What a decision about these weights on this machine is tied to; read once, before the first step.
+        self._identity: dict[str, str | None] = {
+            "target_digest": digest(_folder(config.model_config)),
+            "draft_digest": digest(_folder(draft)),
+            "device": _device(parallel),
+        }
         self.events = Events(os.environ.get(EVENTS, ""), self._hello)
         # Before the first step, so that a sidecar that is there learns of this engine at once.
         self.events.wanted()
@@ -159,9 +166,12 @@ class Watch:
         found: str | None = self._hello["draft_model"]
         return found
 
-    def swapped(self, checkpoint: str) -> None:
-        """The draft model has the weights of another folder, of which those are told who connect from now on."""
+    def swapped(self, checkpoint: str, content: str | None) -> None:
+        """The draft model has the weights of another folder, of which those are told who connect from now on;
+        `content` is their digest.
+        """
         hello = self._hello
+        self._identity["draft_digest"] = content
         if hello["draft_tokenizer"] == hello["draft_model"]:
             hello["draft_tokenizer"] = checkpoint
         hello["draft_model"] = checkpoint
@@ -270,9 +280,35 @@ class Watch:
             "running": len(scheduler.running),
             "waiting": len(scheduler.waiting),
             "opted_out": len(self._out),
+            "target_model": self._hello["target_model"],
             "draft_model": self.draft_model,
+            **self._identity,
             "events": {"sent": events.sent, "dropped": events.dropped, "connected": connected},
         }
+
+
+def _folder(model: Any) -> str | None:
+    """Where a checkpoint lies, be it in the hub's cache under its name; None: there is none, or not on this machine."""
+    if model is None:
+        return None
+    try:
+        if os.path.isdir(model.model):
+            return str(model.model)
+        download = hooks.find("huggingface_hub", "snapshot_download")
+        return str(download(model.model, revision=model.revision, local_files_only=True))
+    except Exception:
+        return None
+
+
+def _device(parallel: Any) -> str | None:
+    """What all ranks of this engine run on, as `NVIDIA H200 x 2`."""
+    try:
+        here = hooks.find("vllm.platforms", "current_platform")
+        if here.device_type == "cpu":
+            return processor()
+        return f"{here.get_device_name()} x {parallel.world_size_across_dp}"
+    except Exception:
+        return None
 
 
 def _abilities(scheduler: Any) -> tuple[str, bool]:

@@ -9,10 +9,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from specwatch_engine.demo.weights import CHECKPOINTS
 from specwatch_engine.plugin import events
 from specwatch_engine.plugin.compat import hooks
 from specwatch_engine.plugin.compat.orders import commit
 from specwatch_engine.plugin.compat.scheduler import EVENTS, Watch
+from specwatch_engine.plugin.identity import digest, processor
 from support.event_reader import Reader
 from support.scripted_scheduler import Scheduler, config, order, request, run
 
@@ -213,9 +215,46 @@ def test_an_engine_that_the_plugin_does_not_understand_starts_without_it(log: li
     assert scheduler.calls == ["add", "schedule", "update", "stats"]
 
 
+def test_what_runs_is_told_with_its_content_and_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = config()
+    engine.model_config = Thing(**vars(engine.model_config) | {"model": str(CHECKPOINTS / "target")})
+    engine.speculative_config.draft_model_config = Thing(model=str(CHECKPOINTS / "draft_generalist"), tokenizer="t")
+    engine.parallel_config.world_size_across_dp = 2
+    for platform, device in (
+        (Thing(device_type="cpu"), processor()),
+        (Thing(device_type="cuda", get_device_name=lambda: "NVIDIA H200"), "NVIDIA H200 x 2"),
+        (Thing(device_type="cuda", get_device_name=lambda: 1 / 0), None),
+    ):
+        monkeypatch.setattr(hooks, "find", lambda module, name, found=platform: found)
+        scheduler = Scheduler(engine)
+        state = order(scheduler)
+        assert state["target_model"] == str(CHECKPOINTS / "target")
+        assert state["target_digest"] == digest(CHECKPOINTS / "target") is not None
+        assert state["draft_digest"] == digest(CHECKPOINTS / "draft_generalist") is not None
+        assert state["device"] == device
+    commit(Thing(scheduler=scheduler, collective_rpc=lambda *_: ["/new"]), "/new", "0123456789abcdef")
+    assert order(scheduler)["draft_digest"] == "0123456789abcdef"
+    assert order(scheduler)["target_digest"] == state["target_digest"]
+
+
+def test_a_checkpoint_in_the_hubs_cache_is_told_as_one_in_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = config()
+    engine.model_config.revision = "main"
+    asked = []
+
+    def download(name: str, **how: object) -> str:
+        asked.append((name, how))
+        return str(CHECKPOINTS / "draft_specialist")
+
+    monkeypatch.setattr(hooks, "find", lambda module, name: download if name == "snapshot_download" else 1 / 0)
+    assert order(Scheduler(engine))["target_digest"] == digest(CHECKPOINTS / "draft_specialist")
+    assert asked == [("a/model", {"revision": "main", "local_files_only": True})] * 2
+
+
 def test_what_drafts_without_a_model_names_none(steps: Callable[[], list[Any]]) -> None:
     """In its place vLLM has the target's own configuration."""
     assert order(Scheduler(config("ngram")))["draft_model"] is None
+    assert order(Scheduler(config("ngram")))["draft_digest"] is None
     assert order(Scheduler(config("draft_model")))["draft_model"] == "a/model"
 
 

@@ -8,9 +8,11 @@ from typing import Any
 
 import httpx
 import pytest
+from specwatch_engine.demo.weights import CHECKPOINTS
 from specwatch_engine.plugin import control
 from specwatch_engine.plugin.compat import hooks, orders
 from specwatch_engine.plugin.control import TOKEN, Control
+from specwatch_engine.plugin.identity import digest
 from starlette.applications import Starlette
 from support.scripted_cores import SECRET, Cores, Worker, served
 
@@ -198,7 +200,12 @@ def test_a_cap_reaches_every_core_and_the_answer_is_the_state_then(client: httpx
         "running": 0,
         "waiting": 0,
         "opted_out": 0,
+        "target_model": "a/model",
         "draft_model": "a/model",
+        "target_digest": None,
+        "draft_digest": None,
+        # Of the vLLM that is installed here, if one is.
+        "device": client.get(ENGINE).json()["engines"][0]["device"],
         "events": {"sent": 0, "dropped": 0, "connected": False},
     }
     assert client.get(ENGINE).json() == {"engines": [{"engine": rank, **state} for rank in (0, 1)]}
@@ -253,6 +260,9 @@ def test_a_swap_stages_everywhere_and_then_commits(client: httpx.Client, cores: 
     # What is cached was computed by the old draft model.
     assert [core.scheduler.calls for core in cores.all] == [["reset running=True, cap=None"]] * 2
     assert [each["draft_model"] for each in client.get(ENGINE).json()["engines"]] == ["/new"] * 2
+    client.put(DRAFT, json={"checkpoint": str(CHECKPOINTS / "draft_specialist")})
+    told = {each["draft_digest"] for each in client.get(ENGINE).json()["engines"]}
+    assert told == {digest(CHECKPOINTS / "draft_specialist")} != {None}
 
 
 REFUSES: dict[str, tuple[Callable[[Worker], None], str]] = {

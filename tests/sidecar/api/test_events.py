@@ -208,6 +208,12 @@ SENTENCES: list[tuple[tuple[Kind, dict[str, Any]], str, str, str]] = [
     (version("settings.x", None, "2"), "x", "default", "Setting x is at its default again, and was 2"),
     (version("vllm", "0.32", None, "u"), "u", "0.32", "u: vLLM is 0.32"),
     (version("draft_model", "b", "a", "u"), "u", "b", "u: the draft model is b, and was a"),
+    (
+        version("draft_digest", "b", "a", "u"),
+        "u",
+        "b",
+        "u: the digest of the draft model's checkpoint is b, and was a",
+    ),
     (version("later", "b", "a", "u"), "u", "b", "u: later is b, and was a"),
     (version("settings.x", LONG + "b", LONG), "x", LONG + "…", f"Setting x is {LONG}…, and was {LONG}"),
 ]
