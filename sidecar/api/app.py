@@ -15,7 +15,7 @@ from sidecar.control.fallback import NOWHERE, REMEDY
 from sidecar.store.cursor import BadCursor
 from sidecar.store.queries import DatabaseUnavailable
 
-from . import alerts, audit, engine, errors, events, figures, models, similarity, texts, windows
+from . import alerts, audit, engine, errors, events, figures, lab, models, similarity, texts, windows
 from .auth import NEEDS_CONTROL, Guard, Tokens
 from .deps import ApiDeps
 from .models import as_json
@@ -46,6 +46,7 @@ def create_app(deps: ApiDeps) -> FastAPI:
     app.include_router(windows.router(deps), prefix="/api/v1")
     app.include_router(alerts.router(deps), prefix="/api/v1")
     app.include_router(events.router(deps), prefix="/api/v1")
+    app.include_router(lab.router(deps), prefix="/api/v1")
     app.include_router(audit.router(deps), prefix="/api/v1", dependencies=[NEEDS_CONTROL])
     return app
 

@@ -1,4 +1,5 @@
-"""What happened, of several tables: decisions and orders, alerts, what runs, tokens that moved. Newest first, in pages.
+"""What happened, of several tables: decisions and orders, alerts, what runs, tokens that moved, runs of the lab that
+ended. Newest first, in pages.
 
 A statement per source, each for no more rows than a page has. Of equal times events go by their source and the number
 of their row, and so does a cursor: what is written meanwhile moves nothing that lies behind it.
@@ -12,13 +13,13 @@ from typing import Any, Literal
 from sqlalchemy import Connection, Select, and_, case, func, literal, null, or_, select
 
 from .cursor import BadCursor, read_cursor, write_cursor
-from .schema import alerts, alignments, transitions, versions
+from .schema import alerts, alignments, lab_runs, transitions, versions
 
 MAX_EVENTS = 500
 #: Names of `versions`: the sidecar, whose rows are its starts, and what those of its settings begin with.
 SPECWATCH, SETTING = "specwatch", "settings."
 
-Kind = Literal["switch", "engine", "version", "alert", "alignment"]
+Kind = Literal["switch", "engine", "version", "alert", "alignment", "lab"]
 
 #: A cursor's number is that of a row, and above these bits that of its source.
 _ROW_BITS = 56
@@ -91,6 +92,15 @@ def _alignments() -> Select[Any]:
     return select(alignments)
 
 
+def _lab() -> Select[Any]:
+    """Runs that ended; one that was gone on with ends another time, and is told of once."""
+    r = lab_runs.c
+    names = (r.instance, r.kind, r.state, r.verdict, r.model, r.draft_model, r.folder)
+    reasons = r.summary["reasons"].label("reasons")
+    ended = (r.number.label("id"), r.ended_at.label("at"), r.id.label("run"))
+    return select(*ended, *names, reasons).where(r.ended_at.is_not(None))
+
+
 def _changed() -> Select[Any]:
     """Starts of sidecars, and what is another than before: a setting than at the start before, where there was one."""
     v, o = versions.alias("v"), versions.alias("o")
@@ -150,4 +160,5 @@ _SOURCES: tuple[tuple[Kind, Callable[[], Select[Any]]], ...] = (
     ("engine", _engine_orders),
     ("alert", _alerts),
     ("switch", _switches),
+    ("lab", _lab),
 )

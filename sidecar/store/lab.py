@@ -1,5 +1,6 @@
 """Runs of the lab: written by a command beside a sidecar that may be running, a row a run, and read for the API."""
 
+import re
 import sqlite3
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -31,6 +32,10 @@ MAX_ID, MAX_FOLDER = 200, 4096
 #: a second; a backup may take longer.
 LOCK_TIMEOUT_S, LIMIT_S = 15, 30
 
+#: Options that hold one: not `max_tokens`.
+_SECRET = re.compile(r"(token|password|secret|api_?key)$", re.IGNORECASE)
+_WHO = re.compile(r"//[^/@\s]+@")
+
 _r = lab_runs.c
 _SHORT = [column for column in lab_runs.columns if column.name not in ("number", "fingerprint", "summary", "options")]
 _WHOLE = [column for column in lab_runs.columns if column.name != "number"]
@@ -46,7 +51,7 @@ def put(database_url: str, run: Mapping[str, Any]) -> None:
     `run` has the fields of run.json, and `instance` and `folder`. `id`, `kind`, `state` and `started_at` must be there;
     times are Unix seconds, ISO 8601 or datetimes, UTC where they name no zone. `model`, `draft_model` and
     `num_speculative_tokens` are `target`, `draft` and `k` of `fingerprint` where they are left out. What else it has is
-    not kept. Numbers that JSON does not know become null.
+    not kept. Numbers that JSON does not know become null; of options, tokens and passwords become ***.
 
     Blocks for LIMIT_S at most. Raises LabError: also where the database has no tables, which are not made here, as a
     wrong URL would be noticed by nobody.
@@ -139,7 +144,7 @@ def _values(run: Mapping[str, Any]) -> dict[str, Any]:
         "num_speculative_tokens": k,
         "fingerprint": fingerprint,
         "summary": _object(run, "summary", MAX_SUMMARY),
-        "options": _object(run, "options", MAX_DETAIL),
+        "options": _without_secrets(_object(run, "options", MAX_DETAIL)),
         "folder": clean(str(run.get("folder") or ""), MAX_FOLDER),
         "version": clean(str(run.get("version") or "")),
     }
@@ -188,6 +193,23 @@ def _object(run: Mapping[str, Any], name: str, limit: int) -> dict[str, Any] | N
     return found
 
 
+def _without_secrets(options: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Who may look at figures need not be able to order."""
+    if options is None:
+        return None
+    return {
+        name: "***" if _SECRET.search(name) and isinstance(value, str) else _unnamed(value)
+        for name, value in options.items()
+    }
+
+
+def _unnamed(value: Any) -> Any:
+    """Without what URLs tell of who asks."""
+    if isinstance(value, str):
+        return _WHO.sub("//***@", value)
+    return [_unnamed(each) for each in value] if isinstance(value, list) else value
+
+
 def _storable(value: Any) -> Any:
     """As JSON of both databases has it: no NaN, no infinity, no NUL, no lone surrogates."""
     if isinstance(value, str):
@@ -228,12 +250,6 @@ def _wait_longer(engine: Engine) -> None:
 
 
 def _upsert(connection: Connection, values: dict[str, Any]) -> None:
-    there = select(_r.started_at, _r.folder, _r.instance).where(_r.id == values["id"])
-    before = connection.execute(there).one_or_none()
-    if before is not None and before.started_at != values["started_at"] and before.folder != values["folder"]:
-        # Ids have the second in them: two machines may begin in one, and keep their runs in one database.
-        whose = f"{before.instance or 'another sidecar'} in {before.folder or 'no folder'}"
-        raise LabError(f"id: {values['id']!r} is a run of {whose}; give this one a folder of another name by --out")
     insert = postgresql_insert if connection.dialect.name == "postgresql" else sqlite_insert
     statement = insert(lab_runs).values(values)
     statement = statement.on_conflict_do_update(

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from . import alerts, audit, events, pages, pairs, summary, texts
+from . import alerts, audit, events, lab, pages, pairs, summary, texts
 from .distribution import distribution
 from .engine import READ_TIMEOUT_S, reading_engine, silence_ends
 from .expressions import Filters
@@ -197,6 +197,16 @@ class Reader:
         """
         with self._connect() as connection:
             return events.page(connection, since, until, kinds, limit, cursor)
+
+    def lab_runs(self, kind: str | None = None, limit: int = 50, cursor: str | None = None) -> dict[str, Any]:
+        """`LabPage`: at most `limit` (up to lab.MAX_PAGE) runs of a kind or of all, newest first. Raises BadCursor."""
+        with self._connect() as connection:
+            return lab.page(connection, kind, limit, cursor)
+
+    def lab_run(self, run_id: str) -> dict[str, Any] | None:
+        """`LabRun` of an id; None where none has it."""
+        with self._connect() as connection:
+            return lab.find(connection, run_id)
 
     def audit(self, limit: int) -> list[dict[str, Any]]:
         """`AuditEntry` rows of all instances, newest first."""

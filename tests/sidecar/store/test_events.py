@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,6 +16,7 @@ from alerts.model import Alert, Event, Happening, Status
 from sidecar.store import events, schema
 from sidecar.store.cursor import BadCursor, write_cursor
 from sidecar.store.events import Happened, Kind
+from sidecar.store.lab import _upsert, _values
 from sidecar.store.rows import (
     MovedToken,
     Row,
@@ -30,12 +31,19 @@ from sidecar.store.writer import Writer
 
 from .test_queries import Store
 
-TABLES = (schema.transitions, schema.alerts, schema.versions, schema.alignments)
+TABLES = (schema.transitions, schema.alerts, schema.versions, schema.alignments, schema.lab_runs)
 shared = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def utc(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
+
+
+class LabRun(NamedTuple):
+    """A run of the lab, still under way where `ended_at` is None; else Unix time in seconds."""
+
+    id: str
+    ended_at: float | None
 
 
 class Events(Store):
@@ -47,6 +55,9 @@ class Events(Store):
     def add(self, items: Sequence[Any]) -> None:
         with self._engine.begin() as connection:
             for item in items:
+                if isinstance(item, LabRun):
+                    _upsert(connection, _values(run_json(item)))
+                    continue
                 table, row = row_of(item)
                 self._inserts.insert(table, connection, [row])
 
@@ -54,6 +65,13 @@ class Events(Store):
         found, following = self.reader.events(utc(since), None, kinds, 500)
         assert following is None
         return found
+
+
+def run_json(run: LabRun) -> dict[str, Any]:
+    state = "running" if run.ended_at is None else "done"
+    ends = {"started_at": NOW - 5, "ended_at": run.ended_at}
+    found = {"verdict": "rejected", "summary": {"title": "T", "reasons": [f"why {run.id}"]}, "folder": "/f"}
+    return {"id": run.id, "kind": "qualify", "state": state} | ends | found
 
 
 def row_of(item: Any) -> tuple[str, Row]:
@@ -213,16 +231,20 @@ def test_kinds(store: Events) -> None:
             *(Event(NOW + 3 + i, what, ALERT, "hook" * (i > 1)) for i, what in enumerate(Happening)),
             MOVED,
             *start(9),
+            LabRun("a", NOW + 10),
+            LabRun("b", None),
         ]
     )
-    kinds: tuple[Kind, ...] = ("switch", "engine", "alert", "alignment", "version")
-    assert [len(store.all(frozenset((kind,)))) for kind in kinds] == [2, 1, 2, 1, 1]
-    order = ["version", "alert", "alert", "switch", "engine", "switch", "alignment"]
+    kinds: tuple[Kind, ...] = ("switch", "engine", "alert", "alignment", "version", "lab")
+    assert [len(store.all(frozenset((kind,)))) for kind in kinds] == [2, 1, 2, 1, 1, 1]
+    order = ["lab", "version", "alert", "alert", "switch", "engine", "switch", "alignment"]
     assert [each.kind for each in store.all()] == order
     assert len(store.all(frozenset(("switch", "engine")))) == 3
     (switch,) = store.all(frozenset(("switch",)))[1:]
     assert switch.row["evidence"] == {"p": 0.5}
     assert [each.row["event"] for each in store.all(frozenset(("alert",)))] == ["resolved", "firing"]
+    (ended,) = store.all(frozenset(("lab",)))
+    assert (ended.row["at"], ended.row["run"], ended.row["reasons"]) == (utc(NOW + 10), "a", ["why a"])
 
 
 # ---- pages
@@ -252,8 +274,10 @@ items = st.one_of(
     st.builds(
         lambda at, i: MovedToken(at, "a", "u", "d", "same_text", i, 5, "x", "y", 3, 0.75, NOW), times, st.integers(0, 4)
     ),
+    # Each has a name of its own: one that is written anew moves.
+    st.builds(lambda at, name: LabRun(name, at), st.none() | times, st.uuids().map(str)),
 )
-KINDS: tuple[Kind, ...] = ("switch", "engine", "alert", "alignment", "version")
+KINDS: tuple[Kind, ...] = ("switch", "engine", "alert", "alignment", "version", "lab")
 
 
 @shared
@@ -297,7 +321,7 @@ def test_pages_walk_all_events_once(
     assert all(walked.count(each) == 1 for each in walked)
 
 
-@pytest.mark.parametrize("cursor", ["", "x", write_cursor(utc(NOW), 6 << 56), write_cursor(utc(NOW), (1 << 63) - 1)])
+@pytest.mark.parametrize("cursor", ["", "x", write_cursor(utc(NOW), 7 << 56), write_cursor(utc(NOW), (1 << 63) - 1)])
 def test_cursors_that_no_page_gave(store: Events, cursor: str) -> None:
     with pytest.raises(BadCursor):
         store.reader.events(utc(NOW), None, cursor=cursor)
