@@ -13,7 +13,7 @@ from typing import Any
 VERSION = 1
 #: The field that tells a certificate from other JSON; its value is the version.
 MARK = "specwatch_certificate"
-VALID_DAYS = 90
+VALID_DAYS, MOST_DAYS = 90, 3660
 _FIELDS = ("issued_at", "expires_at", "signed_off_by", "verdict", "fingerprint", "p", "limits", "scenarios", "run")
 _LONGEST_NAME = 200
 
@@ -38,14 +38,14 @@ def make(
 
     Each of `scenarios` has certified, p, low, high, requests and why. Raises CertificateError.
     """
-    if not 0 < valid_days <= 3660:
-        raise CertificateError(f"--valid-days: {valid_days:g} is not between 0 and 3660 days")
+    if not 0 < valid_days <= MOST_DAYS:
+        raise CertificateError(f"--valid-days: {valid_days:g} is not between 0 and {MOST_DAYS} days")
     issued = datetime.fromtimestamp(int(now), UTC)
     document = {
         MARK: VERSION,
         "issued_at": _time(issued),
         "expires_at": _time(issued + timedelta(days=valid_days)),
-        "signed_off_by": None if signed_off_by is None else _name(signed_off_by),
+        "signed_off_by": None if signed_off_by is None else check_name(signed_off_by),
         "verdict": verdict,
         "fingerprint": dict(fingerprint),
         "p": p,
@@ -96,7 +96,7 @@ def sign(document: Mapping[str, Any], name: str, now: float) -> dict[str, Any]:
         raise CertificateError(f"expires_at: {document['expires_at']!r} is no time: qualify anew") from None
     if expires <= datetime.fromtimestamp(now, UTC):
         raise CertificateError(f"expires_at: the certificate expired at {document['expires_at']}: qualify anew")
-    signed = {key: value for key, value in document.items() if key != "sha256"} | {"signed_off_by": _name(name)}
+    signed = {key: value for key, value in document.items() if key != "sha256"} | {"signed_off_by": check_name(name)}
     return signed | {"sha256": digest(signed)}
 
 
@@ -105,7 +105,8 @@ def text(document: Mapping[str, Any]) -> str:
     return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _name(name: str) -> str:
+def check_name(name: str) -> str:
+    """As it is written down. Raises CertificateError."""
     told = " ".join(name.split())
     if not told or not told.isprintable() or len(told) > _LONGEST_NAME:
         raise CertificateError(f"--sign-off: wants the name of a person, of 1 to {_LONGEST_NAME} characters")

@@ -53,7 +53,6 @@
   function draw(place, paper) {
     const plot = plots[Number(place.dataset.plot)];
     const night = dark.matches && !paper;
-    const style = getComputedStyle(document.body);
     const ink = night ? "#e6edf3" : "#1b1f24";
     const line = night ? "#343c45" : "#d0d7de";
     const named = plot.kind !== "lines" || plot.x.some((value) => typeof value === "string");
@@ -67,7 +66,7 @@
       autosize: !paper,
       margin: { l: 60, r: 20, t: 16, b: 50 },
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-      font: { family: style.fontFamily, color: ink, size: 13 },
+      font: { family: "system-ui, sans-serif", color: ink, size: 13 },
       barmode: "group", bargap: 0.3, colorway: night ? onDark : colours,
       xaxis: { ...axis, title: { text: plain(plot.x_title) }, type: named ? "category" : undefined },
       yaxis: {

@@ -1,0 +1,296 @@
+"""`specwatch qualify`: whether a draft is good enough, and for which scenarios.
+
+It asks a sample of prompts, stratified by scenario, in phases that can each be gone on with; judges what was measured;
+and leaves a report and a certificate, which the sidecar reads once a person has signed it off.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from sidecar.probes.tokenizer_check.compare import compare
+from sidecar.probes.tokenizer_check.files import read_model
+from sidecar.probes.tokenizer_check.report import Report
+from sidecar.probes.vocabulary import NoVocabulary
+
+from .. import prompts as prompts_of
+from .. import report
+from ..progress import Say
+from ..prompts import Prompt
+from ..run import Run, RunError, State
+from ..stand import Engine, EngineOptions, StandError
+from ..stand import engine as engine_of
+from . import certificate
+from .certificate import CertificateError
+from .findings import Evidence, Judgement, judged
+from .gates import Limits, Trial, Verdict
+from .measure import ASKED, OUTPUTS, PAIRS, TRIALS, Asked, Measure, Similarity, choose, facts, step_plan
+from .outputs import Outputs
+from .pairs import Pair
+from .picture import DEFINITIONS, summary
+
+#: A signature can be added to a run that has ended.
+MAY_CHANGE = frozenset(("sign_off",))
+CERTIFICATE = "certificate.json"
+_FACTS, _TOKENIZERS = "facts", "tokenizers"
+_EXIT = {Verdict.QUALIFIED: 0, Verdict.IN_PART: 1, Verdict.REJECTED: 1, Verdict.CANNOT_TELL: 2}
+_BACKENDS = ("sentence-transformers", "universal-sentence-encoder", "none")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    asked = parser.add_argument_group("what is measured")
+    asked.add_argument(
+        "--concurrency", type=_positive, default=4, help="requests in flight while p is measured (default: %(default)s)"
+    )
+    asked.add_argument(
+        "--concurrencies",
+        type=_positives,
+        default=[1, 4, 8],
+        metavar="1,4,8",
+        help="at which latency is compared with plain decoding (default: 1,4,8)",
+    )
+    asked.add_argument(
+        "--pairs",
+        type=_positive,
+        default=50,
+        help="prompts of each scenario that are answered both ways, at one concurrency (default: %(default)s)",
+    )
+    asked.add_argument(
+        "--step-prompts",
+        type=_positive,
+        default=48,
+        help="most prompts for the step times (default: %(default)s)",
+    )
+    asked.add_argument(
+        "--similarity",
+        choices=_BACKENDS,
+        default=_BACKENDS[0],
+        help="what compares replies that differ (default: %(default)s)",
+    )
+    limits = parser.add_argument_group("limits, which the certificate records")
+    limits.add_argument("--p", type=_share, default=0.65, help="least acceptance rate (default: %(default)s)")
+    limits.add_argument(
+        "--draft-step", type=_share, default=0.333, help="draft step / target step below this (default: %(default)s)"
+    )
+    signed = parser.add_argument_group("the certificate")
+    signed.add_argument("--sign-off", metavar="NAME", help="who answers for it; also with --resume of a run that ended")
+    signed.add_argument("--valid-days", type=_days, default=float(certificate.VALID_DAYS), help="default: %(default)g")
+
+
+def run(args: argparse.Namespace, run: Run, say: Say) -> int:
+    """Measure what is missing, and judge. Raises the faults that the command line knows."""
+    try:
+        report.ready()
+        if args.sign_off is not None:
+            certificate.check_name(args.sign_off)
+        if run.told["verdict"] is None or not (run.folder / CERTIFICATE).exists():
+            _measure(args, run, say)
+        return _finish(args, run, say)
+    except (CertificateError, report.ReportError) as error:
+        raise RunError(str(error)) from error
+
+
+# ---- measuring
+
+
+def _measure(args: argparse.Namespace, run: Run, say: Say) -> None:
+    there = prompts_of.read(args.prompts, say)
+    shares = prompts_of.shares(there)
+    chosen = prompts_of.limited(prompts_of.sample(there, args.number, args.seed), args.max_tokens)
+    if args.greedy:
+        chosen = prompts_of.greedy(chosen)
+    say(f"{len(chosen)} of {len(there)} prompts, of {len(shares)} scenarios")
+    with engine_of(EngineOptions.of(args), run, say) as engine:
+        if engine.k == 0:
+            raise StandError(f"--engine: the engine at {engine.url} does not speculate: there is no draft to qualify")
+        _same_engine(run, engine)
+        run.save(fingerprint=engine.fingerprint)
+        asyncio.run(_phases(args, run, say, engine, chosen, shares))
+
+
+async def _phases(
+    args: argparse.Namespace, run: Run, say: Say, engine: Engine, chosen: list[Prompt], shares: dict[str, float]
+) -> None:
+    if engine.token is not None:
+        # The certificate is for the engine as it is configured.
+        engine.control.cap(None)
+    plan = step_plan(engine)
+    if not run.rows(_FACTS):
+        run.append(_FACTS, facts(engine, chosen, shares, plan))
+    if not run.rows(_TOKENIZERS):
+        run.append(_TOKENIZERS, await asyncio.to_thread(tokenizers, args, engine))
+    measure = Measure(engine, run, chosen, say)
+    await measure.acceptance(args.concurrency)
+    if plan.plain is not None:
+        await measure.steps(plan, args.step_prompts, args.draft_step)
+    if engine.plain_url is None and engine.token is None:
+        return
+    similarity = Similarity(args.similarity)
+    try:
+        # Scenarios are told apart where p is measured, or at the first where that is not among them.
+        at = args.concurrency if args.concurrency in args.concurrencies else args.concurrencies[0]
+        for concurrency in args.concurrencies:
+            await measure.pairs(concurrency, choose(chosen, args.pairs if concurrency == at else None), similarity)
+    finally:
+        similarity.close()
+
+
+def _same_engine(run: Run, engine: Engine) -> None:
+    """Raises StandError where the run began with another."""
+    for row in run.rows(_FACTS)[:1]:
+        for name, had in row["fingerprint"].items():
+            now = engine.fingerprint.get(name)
+            if now != had:
+                raise StandError(f"the engine has {name} {now}, the run began with {had}: begin a new run")
+
+
+def tokenizers(args: argparse.Namespace, engine: Engine) -> dict[str, Any]:
+    """A row: the report on the files of both models, as `specwatch tokenizers` tells it, or why there is none."""
+    names = args.target or engine.target, args.draft or engine.draft
+    for whose, name in zip(("target", "draft"), names, strict=True):
+        if not name:
+            return {"report": None, "reason": f"the engine does not tell its {whose}: set SPECWATCH_ENGINE_TOKEN"}
+    try:
+        return {"report": msgspec.to_builtins(compare(read_model(str(names[0])), read_model(str(names[1]))))}
+    except NoVocabulary as error:
+        return {"report": None, "reason": str(error)}
+
+
+# ---- judging
+
+
+def evidence(run: Run, limits: Limits) -> Evidence:
+    """What the rows of a run tell. Raises RunError where it has not begun."""
+    known = run.rows(_FACTS)
+    if not known:
+        raise RunError(f"{run.folder} has no measurements: begin a new run")
+    row = (run.rows(_TOKENIZERS) or [{"report": None, "reason": "the run ended before"}])[-1]
+    checked = row["report"]
+    # Of requests that were asked again, the last counts.
+    asked = {each.prompt: each for each in (msgspec.convert(row, Asked) for row in run.rows(ASKED))}
+    return Evidence(
+        known[0],
+        limits,
+        list(asked.values()),
+        [msgspec.convert(row, Trial, strict=False) for row in run.rows(TRIALS)],
+        [msgspec.convert(row, Pair) for row in run.rows(PAIRS)],
+        [msgspec.convert(row, Outputs) for row in run.rows(OUTPUTS)],
+        str(row["reason"]) if checked is None else msgspec.convert(checked, Report),
+        None if run.rows(PAIRS) else known[0].get("no_steps") or "no pairs were measured",
+    )
+
+
+def _finish(args: argparse.Namespace, run: Run, say: Say) -> int:
+    found = evidence(run, Limits(args.p, args.draft_step))
+    made = judged(found)
+    document = _certificate(args, run, found, made)
+    run.write(CERTIFICATE, certificate.text(document))
+    files = {"certificate": CERTIFICATE, "report": report.HTML, "report as Markdown": report.MARKDOWN}
+    drawn = summary(found, made, files)
+    report.write(run.folder, drawn, facts=_told(args, run, found, document), definitions=DEFINITIONS)
+    run.save(state=State.DONE, verdict=made.verdict.value, summary=drawn.json())
+    _say(say, run, made, document)
+    return _EXIT[made.verdict]
+
+
+def _certificate(args: argparse.Namespace, run: Run, found: Evidence, made: Judgement) -> dict[str, Any]:
+    """Raises CertificateError."""
+    now = time.time()
+    issued = now
+    path = run.folder / CERTIFICATE
+    if path.exists():
+        # It is signed, and is as old as it was.
+        issued = datetime.fromisoformat(certificate.read(path.read_bytes())["issued_at"]).timestamp()
+    good = made.verdict in (Verdict.QUALIFIED, Verdict.IN_PART)
+    document = certificate.make(
+        run=run.id,
+        verdict=made.verdict.value,
+        fingerprint=found.facts["fingerprint"],
+        p=_rounded(made.overall.p),
+        limits=msgspec.to_builtins(found.limits),
+        scenarios={
+            each.name: {
+                "certified": good and each.certified,
+                "p": _rounded(each.figures.p),
+                "low": _rounded(each.figures.low),
+                "high": _rounded(each.figures.high),
+                "requests": each.figures.requests,
+                "why": each.why if good or not each.certified else f"{each.why} But the verdict is {made.verdict}.",
+            }
+            for each in made.scenarios
+        },
+        now=issued,
+        valid_days=args.valid_days,
+    )
+    return document if args.sign_off is None else certificate.sign(document, args.sign_off, now)
+
+
+def _told(args: argparse.Namespace, run: Run, found: Evidence, document: Mapping[str, Any]) -> dict[str, object]:
+    """What the report says of the run."""
+    known, engine = found.facts, found.facts["fingerprint"]
+    signed = document["signed_off_by"]
+    return {
+        "run": run.id,
+        "began": run.told["started_at"],
+        "certificate": (f"signed off by {signed}" if signed else "unsigned: the sidecar refuses it")
+        + f", valid until {document['expires_at']}",
+        "engine": f"vLLM {engine.get('vllm') or 'of a version that is not told'} at {known['url']}",
+        "target": known["target"],
+        "draft": known["draft"],
+        "method": engine.get("method"),
+        "k": found.k,
+        "device": engine.get("device"),
+        "prompts": args.prompts,
+        "sampled": f"{known['sampled']}, seed {args.seed}",
+        "concurrency": f"{args.concurrency} for p; {', '.join(map(str, args.concurrencies))} for latency",
+        "limits": f"p {found.limits.p:g}, draft step {found.limits.draft_step:g} of a target step",
+        "specwatch": run.told["version"],
+    }
+
+
+def _say(say: Say, run: Run, made: Judgement, document: Mapping[str, Any]) -> None:
+    say(f"{made.verdict}")
+    for reason in made.reasons:
+        say(f"- {reason}")
+    say(f"report: {run.folder / report.HTML}")
+    signed = document["signed_off_by"]
+    words = f"signed off by {signed}" if signed else "unsigned: `specwatch qualify --sign-off NAME --resume"
+    say(f"certificate: {run.folder / CERTIFICATE}, {words}" + ("" if signed else f" {run.folder}` signs it"))
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
+
+
+# ---- options
+
+
+def _positive(text: str) -> int:
+    with contextlib.suppress(ValueError):
+        if (number := int(text)) >= 1:
+            return number
+    raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
+
+
+def _positives(text: str) -> list[int]:
+    return sorted({_positive(part) for part in text.split(",")})
+
+
+def _share(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 < (number := float(text)) < 1:
+            return number
+    raise argparse.ArgumentTypeError(f"must be a number between 0 and 1, not {text!r}")
+
+
+def _days(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 < (number := float(text)) <= certificate.MOST_DAYS:
+            return number
+    raise argparse.ArgumentTypeError(f"must be a number of days, {certificate.MOST_DAYS} at most, not {text!r}")

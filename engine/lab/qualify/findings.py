@@ -1,0 +1,194 @@
+"""From what was measured to the judgement, in figures and in words. Pure: reads no file, asks no engine."""
+
+from collections import Counter as Tally
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from sidecar.probes.acceptance import Counted
+from sidecar.probes.tokenizer_check.report import Report
+from sidecar.probes.truncation import Positions, positions
+
+from ..summary import Gate
+from .gates import (
+    BreakEven,
+    Limits,
+    PlainKind,
+    StepTimes,
+    Trial,
+    Verdict,
+    break_even_of,
+    draft_step_gate,
+    p_gate,
+    step_times,
+    tokenizer_gate,
+    verdict,
+)
+from .measure import Asked
+from .outputs import Found, Outputs, found_of, output_gates
+from .pairs import Pair, Ratio, enough, ratio
+from .scenarios import Overall, Scenario, Standing, judge, overall, worst_first
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a run measured, and what it was judged by."""
+
+    facts: Mapping[str, Any]
+    limits: Limits
+    asked: Sequence[Asked]
+    trials: Sequence[Trial]
+    pairs: Sequence[Pair]
+    outputs: Sequence[Outputs]
+    #: Of the tokenizers, or why there is none.
+    tokenizers: Report | str
+    #: Why there are no pairs.
+    no_pairs: str | None = None
+
+    @cached_property
+    def sums(self) -> dict[str, Counted]:
+        """By scenario, those of the file that were asked nothing included."""
+        found = {name: Counted() for name in self.facts["shares"]}
+        for each in self.asked:
+            if (row := each.counted()) is not None:
+                found.setdefault(each.scenario, Counted()).put(row)
+        return found
+
+    @cached_property
+    def all(self) -> Counted:
+        total = Counted()
+        for sums in self.sums.values():
+            total.put(sums)
+        return total
+
+    @cached_property
+    def positions(self) -> dict[str, Positions]:
+        """By scenario."""
+        rows = [(each.scenario, row) for each in self.asked if (row := each.counted()) is not None]
+        return {name: positions(row for scenario, row in rows if scenario == name) for name in self.sums}
+
+    @cached_property
+    def k(self) -> int | None:
+        """Draft tokens a step as configured, or the most that a request had."""
+        told = [each.counts[3] for each in self.asked if each.counts is not None and each.counts[3]]
+        return self.facts["k"] or max((k for k in told if k is not None), default=None)
+
+    @cached_property
+    def ratios(self) -> list[Ratio]:
+        """Of all scenarios together, by concurrency."""
+        return [ratio(self.pairs, at, self.facts["baseline"]) for at in sorted({p.concurrency for p in self.pairs})]
+
+    @cached_property
+    def latencies(self) -> dict[str, Ratio]:
+        """Of each scenario, at the concurrency with most of its pairs; those with too few are left out."""
+        found = {}
+        for name in self.sums:
+            tally = Tally(p.concurrency for p in self.pairs if p.scenario == name)
+            for at, number in tally.most_common(1):
+                told = ratio(self.pairs, at, self.facts["baseline"], name)
+                if enough(number) and told.ratio is not None:
+                    found[name] = told
+        return found
+
+
+@dataclass(frozen=True)
+class Judgement:
+    verdict: Verdict
+    overall: Overall
+    scenarios: list[Scenario]
+    gates: list[Gate]
+    steps: StepTimes | str
+    break_even: BreakEven | None
+    found: Found
+    ratios: list[Ratio]
+    reasons: list[str]
+
+
+def judged(evidence: Evidence) -> Judgement:
+    limits, facts = evidence.limits, evidence.facts
+    shares = facts["shares"]
+    scenarios = worst_first(
+        [
+            judge(name, shares.get(name, 0.0), sums, limits.p, evidence.latencies.get(name))
+            for name, sums in evidence.sums.items()
+        ]
+    )
+    total = overall(evidence.sums, shares)
+    steps = _steps(evidence)
+    needed = [
+        draft_step_gate(steps, limits.draft_step),
+        p_gate(total, limits.p),
+        tokenizer_gate(evidence.tokenizers),
+    ]
+    found = found_of(evidence.outputs)
+    beside = output_gates(found)
+    even = break_even_of(steps, evidence.all, evidence.k)
+    made = verdict(needed, beside, scenarios)
+    reasons = _reasons(evidence, made, [*needed, *beside], scenarios, even)
+    return Judgement(made, total, scenarios, [*needed, *beside], steps, even, found, evidence.ratios, reasons)
+
+
+def _steps(evidence: Evidence) -> StepTimes | str:
+    if not evidence.trials:
+        return str(evidence.facts.get("no_steps") or "no step was measured")
+    kind = evidence.facts["plain_kind"]
+    return step_times(evidence.trials, None if kind is None else PlainKind(kind))
+
+
+# ---- in words
+
+
+def _reasons(
+    evidence: Evidence, made: Verdict, gates: Sequence[Gate], scenarios: Sequence[Scenario], even: BreakEven | None
+) -> list[str]:
+    """The weightiest first."""
+    said = [gate.words for gate in gates if gate.passed is False]
+    said += [gate.words for gate in gates[:3] if gate.passed is None]
+    for standing in (Standing.REJECTED, Standing.UNCERTAIN):
+        said += [f"{each.name} is {standing}: {each.why}" for each in scenarios if each.standing is standing]
+    certified = [each for each in scenarios if each.certified]
+    if certified:
+        worst = min(certified, key=lambda each: each.figures.low or 0.0)
+        low = worst.figures.low or 0.0
+        names = ", ".join(sorted(each.name for each in certified))
+        so_far = (
+            "" if made in (Verdict.QUALIFIED, Verdict.IN_PART) else " by itself, though the draft as a whole is not"
+        )
+        whose = f", least of {worst.name}" if len(certified) > 1 else ""
+        said.append(f"Certified{so_far}: {names}: p is {low:.3f} or more{whose}.")
+    if even is not None:
+        said += _of_break_even(even)
+    said += [gate.words for gate in gates if gate.passed is True]
+    said += _of_latency(evidence)
+    failed = Tally(each.outcome for each in evidence.asked if each.outcome != "ok")
+    if failed:
+        words = ", ".join(f"{number} {outcome}" for outcome, number in failed.most_common())
+        said.append(f"{failed.total()} of {len(evidence.asked)} requests failed ({words}), and count for nothing.")
+    silent = [each for each in evidence.asked if each.counts is None and each.outcome == "ok"]
+    if silent:
+        reason, number = Tally(each.reason for each in silent).most_common(1)[0]
+        said.append(f"{len(silent)} replies tell no acceptance figures, {number} of them because: {reason}.")
+    return said
+
+
+def _of_break_even(even: BreakEven) -> list[str]:
+    if even.pays is None or even.tokens is None or even.given is None:
+        return []
+    word = "pays" if even.pays else "does not pay"
+    needed = f" (by c alone: a p per token of {even.p:.3f}" if even.p is not None else ""
+    needed += f"; it is {even.measured:.3f})" if needed and even.measured is not None else ")" if needed else ""
+    times = f"a verify step takes {even.tokens:.2f} plain steps and gives {even.given:.2f} tokens"
+    return [f"Drafting {even.k} tokens a step {word} at concurrency 1: {times}{needed}."]
+
+
+def _of_latency(evidence: Evidence) -> list[str]:
+    if evidence.no_pairs:
+        return [f"Latency and replies were not compared with plain decoding: {evidence.no_pairs}."]
+    told = [each for each in evidence.ratios if each.ratio is not None]
+    if not told:
+        return [
+            f"There is no latency ratio at concurrency {each.concurrency}: {each.reason}." for each in evidence.ratios
+        ]
+    figures = "; ".join(f"{each.ratio:.2f} at {each.concurrency}" for each in told)
+    return [f"p95 latency with speculation / without ({told[0].baseline}), by concurrency: {figures}."]

@@ -1,0 +1,381 @@
+"""The phases of a qualification: each asks an engine and leaves rows, none of which has a text in it.
+
+A phase goes on from the rows there are, so that an interrupted run loses the requests in flight only.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from sidecar.probes.acceptance import Counted, counted, one
+from sidecar.probes.child import ChildError
+from sidecar.probes.embedder import Embedder, NoModel
+from sidecar.record import Arm, Record
+
+from ..control import ControlError
+from ..load import Reply, replies
+from ..progress import Bar, Say
+from ..prompts import Prompt
+from ..run import Run
+from ..stand import Engine, StandError
+from .gates import PlainKind, Steps, Trial, step_times
+from .outputs import Answer, Outputs, compared, is_greedy
+from .pairs import Pair, Timed
+
+#: Names of the rows' files.
+ASKED, TRIALS, PAIRS, OUTPUTS = "speculative", "steps", "pairs", "outputs"
+#: Prompts at least until the mean step times are looked at, and how narrow the interval of c must be then, as a share
+#: of its limit to each side.
+_FIRST_TRIALS, _NARROW = 16, 0.1
+#: Pairs that are compared at a concurrency where scenarios are not told apart; some more than a ratio needs.
+SPARE = 1.1
+_OF_ALL = 64
+_BATCH = 8
+#: Requests in a row that failed, after which the engine is taken for gone.
+_MOST_FAILURES = 20
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A request of the pass with speculation."""
+
+    prompt: str
+    scenario: str
+    outcome: str
+    #: (verify steps, draft tokens, accepted tokens, k, rejected_at, reached); None where they are not known.
+    counts: tuple[int, int, int, int | None, list[int] | None, list[int] | None] | None
+    #: Why they are not.
+    reason: str | None
+    latency_ms: float | None
+    ttft_ms: float | None
+    completion_tokens: int | None
+
+    def counted(self) -> Counted | None:
+        return None if self.counts is None else one(*self.counts)
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """How the steps of an engine are measured."""
+
+    #: Draft tokens a step, each measured; None: as the engine is configured, whose k is not known.
+    caps: tuple[int | None, ...]
+    #: How the engine's own route is told them; None: it has none.
+    mode: str | None
+    plain: PlainKind | None
+    #: Why something of it is missing.
+    reason: str | None = None
+
+
+@dataclass
+class Measure:
+    engine: Engine
+    run: Run
+    #: The sample, in the order in which it is asked.
+    prompts: Sequence[Prompt]
+    say: Say
+    _failed: int = field(default=0, init=False)
+
+    # ---- 1: acceptance
+
+    async def acceptance(self, concurrency: int) -> None:
+        """Ask each prompt once, with speculation."""
+        done = {row["prompt"] for row in self.run.rows(ASKED) if row["outcome"] == "ok"}
+        waiting = [prompt for prompt in self.prompts if prompt.id not in done]
+        sums = Counted()
+
+        def took(reply: Reply, bar: Bar) -> None:
+            self._watch(reply)
+            row = asked(reply)
+            self.run.append(ASKED, msgspec.to_builtins(row))
+            if (counts := row.counted()) is not None:
+                sums.put(counts)
+            p = sums.figures(None).p
+            bar.advance(words=None if p is None else f"p {p:.3f}")
+
+        if waiting:
+            with self.say.bar("acceptance", len(self.prompts)) as bar:
+                bar.advance(len(self.prompts) - len(waiting))
+                await self._ask(waiting, concurrency, lambda reply: took(reply, bar))
+
+    # ---- 2: step times
+
+    async def steps(self, plan: StepPlan, most: int, limit: float) -> None:
+        """Ask prompts one at a time with each number of draft tokens, interleaved so that drift cancels."""
+        trials = [msgspec.convert(row, Trial) for row in self.run.rows(TRIALS)]
+        done = {trial.prompt for trial in trials}
+        waiting = [prompt for prompt in self.prompts if prompt.id not in done]
+        with self.say.bar("step times", most) as bar:
+            bar.advance(len(trials))
+            try:
+                while len(trials) < most and waiting and not self._narrow(trials, plan, limit):
+                    prompt = waiting.pop(0)
+                    trial = await self._trial(prompt, plan, len(trials))
+                    if trial is not None:
+                        trials.append(trial)
+                        self.run.append(TRIALS, msgspec.to_builtins(trial, str_keys=True))
+                        bar.advance()
+            finally:
+                if plan.mode is not None:
+                    self.engine.control.cap(None, plan.mode)
+
+    def _narrow(self, trials: Sequence[Trial], plan: StepPlan, limit: float) -> bool:
+        if len(trials) < _FIRST_TRIALS:
+            return False
+        c = step_times(trials, plan.plain).c
+        return c is None or (c.high is not None and c.high - c.value <= _NARROW * limit)
+
+    async def _trial(self, prompt: Prompt, plan: StepPlan, number: int) -> Trial | None:
+        """None where a reply failed, or took no step."""
+        arms: list[int | None] = [*plan.caps, *([0] if plan.plain is not None else [])]
+        by_k: dict[int, Steps] = {}
+        plain: Steps | None = None
+        for i in range(len(arms)):
+            arm = arms[(i + number) % len(arms)]
+            is_plain = arm == 0
+            apart = is_plain and self.engine.plain_url is not None
+            if plan.mode is not None and not apart:
+                cold = is_plain and plan.plain is PlainKind.DISABLED
+                self.engine.control.cap(arm, "cold" if cold else plan.mode)
+            found: list[Reply] = []
+            await self._ask([prompt], 1, found.append, plain=apart)
+            steps = steps_of(found[0].record, plain=is_plain) if found else None
+            if steps is None:
+                self._watch(found[0])
+                return None
+            k = found[0].record.acceptance.num_speculative_tokens if arm is None else arm
+            if is_plain:
+                plain = steps
+            elif k:
+                by_k[k] = steps
+        self._failed = 0
+        return Trial(prompt.id, by_k, plain) if by_k else None
+
+    # ---- 3 and 4: pairs
+
+    async def pairs(self, concurrency: int, chosen: Sequence[Prompt], similarity: "Similarity") -> None:
+        """Ask `chosen` with speculation and without, in rounds of one order and the other; then compare the replies."""
+        rows = [row for row in self.run.rows(PAIRS) if row["concurrency"] == concurrency]
+        done = {row["prompt"] for row in rows}
+        waiting = [prompt for prompt in chosen if prompt.id not in done]
+        size = max(16, 4 * concurrency)
+        if not waiting:
+            return
+        with self.say.bar(f"latency at concurrency {concurrency}", len(chosen)) as bar:
+            bar.advance(len(chosen) - len(waiting))
+            for at in range(0, len(waiting), size):
+                part = waiting[at : at + size]
+                plain_first = (len(rows) + at) // size % 2 == 1
+                found: dict[bool, dict[str, Reply]] = {False: {}, True: {}}
+                for plain in (plain_first, not plain_first):
+                    await self._ask(part, concurrency, _into(found[plain], self._watch), plain=plain)
+                outputs = [
+                    compared(prompt.id, prompt.scenario, prompt.body, answer(ours), answer(theirs))
+                    for prompt in part
+                    if (ours := found[False].get(prompt.id)) is not None
+                    and (theirs := found[True].get(prompt.id)) is not None
+                    and ours.ok
+                    and theirs.ok
+                    and theirs.record.arm is Arm.BASELINE
+                    and is_greedy(prompt.body)
+                ]
+                texts = {
+                    each.prompt: (answer(found[False][each.prompt]).whole(), answer(found[True][each.prompt]).whole())
+                    for each in outputs
+                    if not each.identical
+                }
+                for each in await similarity.of(outputs, texts):
+                    self.run.append(OUTPUTS, msgspec.to_builtins(each))
+                for prompt in part:
+                    pair = self._pair(prompt, concurrency, found)
+                    self.run.append(PAIRS, msgspec.to_builtins(pair))
+                bar.advance(len(part))
+
+    def _pair(self, prompt: Prompt, concurrency: int, found: dict[bool, dict[str, Reply]]) -> Pair:
+        ours, theirs = (found[plain].get(prompt.id) for plain in (False, True))
+        theirs = theirs if theirs is not None and theirs.record.arm is Arm.BASELINE else None
+        return Pair(prompt.id, prompt.scenario, concurrency, self.engine.baseline, timed(ours), timed(theirs))
+
+    # ---- what all phases do
+
+    async def _ask(
+        self, prompts: Sequence[Prompt], concurrency: int, on_reply: Callable[[Reply], None], *, plain: bool = False
+    ) -> None:
+        await replies(self.engine, prompts, concurrency=concurrency, plain=plain, on_reply=on_reply)
+
+    def _watch(self, reply: Reply) -> None:
+        """Raises StandError where the engine seems to be gone: its prompts are to be asked again by a later run."""
+        self._failed = 0 if reply.ok else self._failed + 1
+        if self._failed >= _MOST_FAILURES:
+            raise StandError(
+                f"the last {_MOST_FAILURES} requests to {self.engine.url} failed, this one with "
+                f"{reply.record.outcome.value}: see that the engine runs"
+            )
+
+
+@dataclass
+class Similarity:
+    """The process that embeds, as far as there is one."""
+
+    backend: str
+    #: Why nothing can be compared.
+    reason: str | None = None
+    _embedder: Embedder | None = field(default=None, init=False)
+
+    async def of(self, outputs: Sequence[Outputs], texts: dict[str, tuple[str, str]]) -> list[Outputs]:
+        """The same with the similarity of those that differ, or why there is none."""
+        parted = [each.prompt for each in outputs if not each.identical]
+        scores: dict[str, float | None] = {}
+        reasons: dict[str, str | None] = {}
+        for at in range(0, len(parted), _BATCH):
+            batch = parted[at : at + _BATCH]
+            try:
+                for prompt, score in zip(batch, await self._scores([texts[each] for each in batch]), strict=True):
+                    scores[prompt], reasons[prompt] = score, "a reply is empty" if score is None else None
+            except NoModel as error:
+                self.reason = str(error)
+                reasons |= dict.fromkeys(batch, self.reason)
+            except ChildError as error:
+                reasons |= dict.fromkeys(batch, f"the process that compares texts {error}")
+        return [
+            msgspec.structs.replace(each, similarity=scores.get(each.prompt), reason=reasons.get(each.prompt))
+            for each in outputs
+        ]
+
+    async def _scores(self, pairs: list[tuple[str, str]]) -> list[float | None]:
+        """Raises NoModel and ChildError."""
+        if self.backend == "none":
+            raise NoModel("--similarity is none")
+        if self.reason is not None:
+            raise NoModel(self.reason)
+        embedder = self._embedder = self._embedder or Embedder(self.backend, None)
+        return [each.score for each in await asyncio.to_thread(embedder.compare, pairs)]
+
+    def close(self) -> None:
+        if self._embedder is not None:
+            self._embedder.close()
+
+
+def step_plan(engine: Engine) -> StepPlan:
+    """What the engine allows. Sends no order."""
+    apart = PlainKind.TRUE_AR if engine.plain_url is not None else None
+    if engine.token is None or not engine.k:
+        why = (
+            None if apart else "there is no plain decoding to measure with: set SPECWATCH_ENGINE_TOKEN, or give --plain"
+        )
+        return StepPlan((None,), None, apart, why)
+    state = engine.control.state()[0]
+    if state.get("mode") == "soft":
+        # Whatever the cap, all is drafted: neither the steps of two caps nor a cap of 0 tell what drafting takes.
+        why = None if apart else "this engine drafts whatever the cap, so that it has no plain step: give --plain"
+        return StepPlan((engine.k,), None, apart, why)
+    caps = (1, engine.k) if engine.k > 1 else (1,)
+    return StepPlan(caps, "hard", apart or _plain_of(engine))
+
+
+def _plain_of(engine: Engine) -> PlainKind:
+    """By asking: only the engine knows whether its draft can be left out."""
+    control = engine.control
+    try:
+        control.cap(0, "cold")
+        kind = PlainKind.DISABLED
+    except ControlError as error:
+        if error.code != "refused":
+            raise
+        control.cap(0, "hard")
+        runs = "runs" in str(control.state()[0].get("at_zero"))
+        kind = PlainKind.DISABLED_DRAFT_RUNS if runs else PlainKind.DISABLED
+    control.cap(None, "hard")
+    return kind
+
+
+def asked(reply: Reply) -> Asked:
+    record, figures = reply.record, reply.record.acceptance
+    counts = counted(record)
+    return Asked(
+        reply.prompt.id,
+        reply.prompt.scenario,
+        record.outcome.value,
+        None
+        if counts is None
+        else (
+            counts.verify_steps,
+            counts.draft_tokens,
+            counts.accepted_tokens,
+            counts.num_speculative_tokens,
+            None if counts.rejected_at is None else list(counts.rejected_at),
+            None if counts.reached is None else list(counts.reached),
+        ),
+        None if counts is not None else figures.reason or "nothing was drafted",
+        record.latency_ms,
+        record.ttft_ms,
+        record.completion_tokens,
+    )
+
+
+def steps_of(record: Record, *, plain: bool) -> Steps | None:
+    """The time after the first token, and what it took: a verify step each, or a step a token in plain decoding.
+
+    A step at the very end of a reply may have had nothing drafted; it counts as a step too.
+    """
+    if record.outcome != "ok" or record.latency_ms is None or record.ttft_ms is None:
+        return None
+    tokens, figures = record.completion_tokens or 0, record.acceptance
+    steps = tokens - 1
+    if not plain:
+        if figures.verify_steps is None or figures.accepted_tokens is None or figures.quality != "ok":
+            return None
+        steps = figures.verify_steps + max(tokens - 1 - figures.verify_steps - figures.accepted_tokens, 0)
+    return Steps(record.latency_ms - record.ttft_ms, steps) if steps > 0 else None
+
+
+def timed(reply: Reply | None) -> Timed | None:
+    if reply is None or not reply.ok or reply.record.latency_ms is None:
+        return None
+    record = reply.record
+    return Timed(float(reply.record.latency_ms), record.ttft_ms, record.completion_tokens)
+
+
+def answer(reply: Reply) -> Answer:
+    return Answer(reply.text, reply.tool_calls)
+
+
+def choose(prompts: Sequence[Prompt], per_scenario: int | None) -> list[Prompt]:
+    """Prompts to be paired: so many of each scenario, or of all together as the sample has them."""
+    if per_scenario is None:
+        return list(prompts[:_OF_ALL])
+    most = round(per_scenario * SPARE)
+    taken: dict[str, int] = {}
+    chosen = []
+    for prompt in prompts:
+        taken[prompt.scenario] = taken.get(prompt.scenario, 0) + 1
+        if taken[prompt.scenario] <= most:
+            chosen.append(prompt)
+    return chosen
+
+
+def _into(found: dict[str, Reply], watch: Callable[[Reply], None]) -> Callable[[Reply], None]:
+    def took(reply: Reply) -> None:
+        found[reply.prompt.id] = reply
+        watch(reply)
+
+    return took
+
+
+def facts(engine: Engine, prompts: Sequence[Prompt], shares: dict[str, float], plan: StepPlan) -> dict[str, Any]:
+    """What the judgement needs of the engine and the prompts, a row."""
+    return {
+        "url": engine.url,
+        "model": engine.model,
+        "target": engine.target,
+        "draft": engine.draft,
+        "k": engine.k,
+        "fingerprint": engine.fingerprint,
+        "baseline": engine.baseline,
+        "plain_kind": plan.plain,
+        "no_steps": plan.reason,
+        "shares": shares,
+        "sampled": len(prompts),
+    }
