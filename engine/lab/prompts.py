@@ -24,6 +24,8 @@ MOST_FAULTS = 10
 #: Fields of a request that the lab sets itself, or that would keep the figures away: several replies to one prompt
 #: have none of their own.
 _NOT_SENT = frozenset(("model", "stream", "stream_options", "n", "best_of", "scenario", "metadata", "id", "custom_id"))
+#: Beyond any number that a request may have.
+_HUGE = 2**31
 #: What ShareGPT files call the three who speak; the other names are older exports'.
 _ROLES = {
     "human": "user",
@@ -66,8 +68,8 @@ class _Fault(Exception):
 Tell = Callable[[str], object]
 
 
-def read(source: str | Path, tell: Tell = lambda sentence: None) -> list[Prompt]:
-    """The prompts of a file, or of a sidecar's admin port (`http://127.0.0.1:8001`).
+def read(source: str | Path, tell: Tell = lambda sentence: None, most: int | None = None) -> list[Prompt]:
+    """The prompts of a file, or of a sidecar's admin port (`http://127.0.0.1:8001`): its newest, `most` at most.
 
     `tell` hears of what was left out. Raises PromptError for a source that cannot be read, has a line that is no
     prompt, or has none.
@@ -75,7 +77,7 @@ def read(source: str | Path, tell: Tell = lambda sentence: None) -> list[Prompt]
     if str(source).startswith(("http://", "https://")):
         from .recorded import recorded
 
-        return recorded(str(source), tell)
+        return recorded(str(source), tell, most)
     path = Path(source)
     if path.is_dir():
         raise PromptError([f"--prompts: {path} is a folder: name a file in it"])
@@ -98,7 +100,7 @@ def parse(text: str, name: str) -> list[Prompt]:
     places: dict[str, str] = {}
     for place, unit, row in _rows(text, name):
         try:
-            prompt = _prompt(json.loads(row) if isinstance(row, str) else row, place)
+            prompt = _prompt(_json(row) if isinstance(row, bytes) else row, place)
             if prompt.id in places:
                 raise _Fault(f"custom_id {_shown(prompt.id)} is that of {places[prompt.id]} too: ids must be unique")
         except _Fault as fault:
@@ -126,7 +128,7 @@ def _rows(text: str, name: str) -> Iterator[tuple[str, str, Any]]:
     """What may be prompts, each with its place in words and for a fault; lines are not yet read."""
     if text.lstrip()[:1] == "[":
         try:
-            items = json.loads(text)
+            items = _json(text)
         except (ValueError, RecursionError) as error:
             line = getattr(error, "lineno", 1)
             why = getattr(error, "msg", "nested too deeply")
@@ -139,7 +141,16 @@ def _rows(text: str, name: str) -> Iterator[tuple[str, str, Any]]:
     # Not splitlines: a text may have U+2028 in it, which JSON does not escape.
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
-            yield f"line {number}", str(number), line
+            yield f"line {number}", str(number), line.encode("utf-8", "surrogatepass")
+
+
+def _json(text: str | bytes) -> Any:
+    """Raises ValueError; for NaN and the infinities too, which no server takes."""
+    return json.loads(text, parse_constant=_no_constant)
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number of JSON")
 
 
 def _prompt(row: Any, place: str) -> Prompt:
@@ -147,7 +158,7 @@ def _prompt(row: Any, place: str) -> Prompt:
     if not isinstance(row, dict):
         raise _Fault(f"must be a JSON object, not {_shown(row)}")
     given = next((row[name] for name in ("custom_id", "id") if isinstance(row.get(name), str | int)), None)
-    found = place if given is None or str(given) == "" else str(given)
+    found = place if given is None or str(given) == "" else _clean(str(given))
     scenario = _scenario(row)
     if "conversations" in row:
         return Prompt(found, scenario, {"messages": _turns(row["conversations"])}, CHAT)
@@ -176,10 +187,13 @@ def _asked(body: dict[str, Any], prefix: str, url: Any) -> tuple[dict[str, Any],
         _check_messages(body["messages"], f"{prefix}messages")
     elif not _is_prompt(body["prompt"]):
         raise _Fault(f"{prefix}prompt: must be one text, or a list of token ids, not {_shown(body['prompt'])}")
-    for name, low in (("max_tokens", 1), ("max_completion_tokens", 1), ("temperature", 0)):
+    for name in ("max_tokens", "max_completion_tokens"):
         value = body.get(name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value >= low):
-            raise _Fault(f"{prefix}{name}: must be a number of at least {low}, not {_shown(value)}")
+        if value is not None and (type(value) is not int or not 1 <= value < _HUGE):
+            raise _Fault(f"{prefix}{name}: must be a whole number of at least 1, not {_shown(value)}")
+    value = body.get("temperature")
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _HUGE):
+        raise _Fault(f"{prefix}temperature: must be a number of at least 0, not {_shown(value)}")
     sent = {name: value for name, value in body.items() if name not in _NOT_SENT}
     own = sent.get("vllm_xargs")
     if isinstance(own, dict) and "speculative" in own:
@@ -236,8 +250,13 @@ def _scenario(row: dict[str, Any]) -> str:
             continue
         if not isinstance(value, str) or not value.strip():
             raise _Fault(f"{name}: must be a name, not {_shown(value)}")
-        return value.strip()[:200]
+        return _clean(value.strip()[:200])
     return DEFAULT_SCENARIO
+
+
+def _clean(text: str) -> str:
+    """Without halves of surrogate pairs, which JSON can name and no file can hold."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _shown(value: Any) -> str:
@@ -282,7 +301,8 @@ def chosen(args: argparse.Namespace, tell: Tell, least: int = 50) -> list[Prompt
 
     Raises PromptError.
     """
-    prompts = limited(read(args.prompts, tell), args.max_tokens)
+    # Of recorded traffic more than are needed, so that rare scenarios are among them.
+    prompts = limited(read(args.prompts, tell, max(5 * args.number, 1_000)), args.max_tokens)
     return sample(greedy(prompts) if args.greedy else prompts, args.number, args.seed, least)
 
 

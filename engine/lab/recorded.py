@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import quote
@@ -16,9 +18,10 @@ from .prompts import CHAT, COMPLETIONS, DEFAULT_SCENARIO, Prompt, PromptError
 
 TOKEN = "SPECWATCH_ADMIN_TOKEN"  # noqa: S105 - the name of a variable
 _LIMIT_S = 30.0
-#: Rows of one page of requests, and prompts that are enough.
+#: Rows of one page of requests.
 _PAGE = 500
-MOST = 20_000
+#: What is waited at most where the port has had too many requests, s, and how often for one of ours.
+_PAUSE_S, _TRIES = 10.0, 20
 
 _PATHS = {"chat_completions": CHAT, "completions": COMPLETIONS}
 #: How the sidecar begins each message of a chat that it stores.
@@ -29,8 +32,10 @@ _PLACEHOLDER = re.compile(
 )
 
 
-def recorded(url: str, tell: Callable[[str], object]) -> list[Prompt]:
+def recorded(url: str, tell: Callable[[str], object], most: int | None = None) -> list[Prompt]:
     """The prompts that the sidecar at `url` has stored, the newest first; `tell` hears how many were left out, and why.
+
+    Each is asked for by itself, and the sidecar bounds how often (admin_per_second): 50 a second where nothing is set.
 
     Raises PromptError where it does not answer, or has none.
     """
@@ -41,18 +46,24 @@ def recorded(url: str, tell: Callable[[str], object]) -> list[Prompt]:
         )
     url = url.rstrip("/")
     prompts: list[Prompt] = []
+    ids: set[str] = set()
     left_out: Counter[str] = Counter()
     headers = {"authorization": f"Bearer {token}"}
     with httpx.Client(base_url=f"{url}/api/v1", headers=headers, timeout=_LIMIT_S, trust_env=False) as client:
         cursor: str | None = None
-        while len(prompts) < MOST:
+        while most is None or len(prompts) < most:
             page = _get(client, url, "/requests", {"limit": _PAGE} | ({"cursor": cursor} if cursor else {}))
             for row in page.get("requests") or ():
                 found = _prompt(client, url, row)
-                if isinstance(found, Prompt):
-                    prompts.append(found)
-                else:
+                if not isinstance(found, Prompt):
                     left_out[found] += 1
+                    continue
+                if found.id in ids:
+                    found = replace(found, id=f"{found.id} of {row.get('started_at')}")
+                ids.add(found.id)
+                prompts.append(found)
+                if len(prompts) == most:
+                    break
             cursor = page.get("next_cursor")
             if not cursor:
                 break
@@ -102,7 +113,7 @@ def messages(text: str) -> list[dict[str, str]]:
     starts = list(_ROLE.finditer(text))
     if not starts or starts[0].start() > 0:
         found.append({"role": "user", "content": text[: starts[0].start() if starts else None].rstrip("\n")})
-    for start, end in zip(starts, [*(each.start() for each in starts[1:]), len(text)], strict=True):
+    for start, end in zip(starts, [*(each.start() for each in starts[1:]), len(text)], strict=False):
         found.append({"role": start[1], "content": text[start.end() : end].removesuffix("\n")})
     while found and found[-1]["role"] == "assistant":
         found.pop()
@@ -113,6 +124,11 @@ def _get(client: httpx.Client, url: str, path: str, query: dict[str, Any]) -> di
     """Raises PromptError."""
     try:
         answer = client.get(path, params=query)
+        for _ in range(_TRIES):
+            if answer.status_code != 429:
+                break
+            time.sleep(min(_seconds(answer.headers.get("retry-after")), _PAUSE_S))
+            answer = client.get(path, params=query)
         body = answer.json()
     except httpx.HTTPError as error:
         why = str(error) or type(error).__name__
@@ -127,6 +143,10 @@ def _get(client: httpx.Client, url: str, path: str, query: dict[str, Any]) -> di
         raise PromptError([f"--prompts: {url} refuses the token: set {TOKEN} to its control token, admin_token"])
     words = f"{url}/api/v1{path} answered {answer.status_code}, not as a sidecar's admin port does"
     raise PromptError([f"--prompts: {words}: correct the URL"])
+
+
+def _seconds(text: str | None) -> float:
+    return max(float(text), 0.05) if text is not None and text.isdecimal() else 1.0
 
 
 def _after(started_at: str) -> str:

@@ -171,7 +171,7 @@ class Run:
         file = self._open.get(name)
         if file is None:
             file = self._open[name] = _for_rows(self._path(name))
-        file.write(msgspec.json.encode(row, enc_hook=str) + b"\n")
+        file.write(_encoded(row) + b"\n")
         now = time.monotonic()
         if now - self._synced >= _SYNC_S:
             self._synced = now
@@ -193,8 +193,8 @@ class Run:
         rows = []
         for number, line in enumerate(lines, 1):
             try:
-                row = msgspec.json.decode(line)
-            except (msgspec.DecodeError, ValueError):
+                row = json.loads(line)
+            except (ValueError, RecursionError):
                 row = None
             if not isinstance(row, dict):
                 raise RunError(f"{path}:{number}: is no JSON object: delete the line, or begin a new run")
@@ -225,7 +225,16 @@ def read(folder: Path) -> dict[str, Any]:
 
 def as_json(value: Any) -> Any:
     """`value` in the types of JSON: structs and dataclasses become objects, paths texts, NaN and infinities null."""
-    return msgspec.json.decode(msgspec.json.encode(value, enc_hook=str))
+    return json.loads(_encoded(value))
+
+
+def _encoded(value: Any) -> bytes:
+    try:
+        return msgspec.json.encode(value, enc_hook=str)
+    except (UnicodeEncodeError, OverflowError):
+        # Half a surrogate pair, as a name of a file that is no UTF-8 has, or a number beyond 64 bits.
+        plain = msgspec.to_builtins(value, enc_hook=str)
+        return json.dumps(plain, ensure_ascii=False).encode("utf-8", "replace")
 
 
 def _for_rows(path: Path) -> BinaryIO:

@@ -30,22 +30,41 @@ def said_in(data: bytes, *, streamed: bool) -> Said:
             _add_calls(calls, message.get("tool_calls"))
         if isinstance(piece, str):
             text.append(piece)
-    return Said("".join(text), [calls[at] for at in sorted(calls)] or None)
+    # Half a surrogate pair is valid in JSON, and nowhere else.
+    whole = "".join(text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return Said(whole, [calls[at] for at in sorted(calls)] or None)
 
 
-def _choices(data: bytes, streamed: bool) -> Iterator[dict[str, Any]]:
-    """The first choice of the reply, or of each of its events."""
-    if streamed:
-        reader = SseReader()
-        bodies = [*reader.feed(data), *reader.finish()]
-    else:
-        bodies = [data]
-    for body in bodies:
+def complaint_in(data: bytes, *, streamed: bool) -> str:
+    """What a server says went wrong, in whichever of their shapes; of a body that is no JSON, the body."""
+    for value in _bodies(data, streamed):
+        error = value.get("error")
+        if error is None and value.get("object") != "error" and "detail" not in value:
+            continue
+        if isinstance(error, str):
+            return error
+        told = error if isinstance(error, dict) else value
+        found = told.get("message") or told.get("detail") or error or value
+        return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+    return "" if streamed else data.decode("utf-8", "replace").strip()
+
+
+def _bodies(data: bytes, streamed: bool) -> Iterator[dict[str, Any]]:
+    """The JSON object of the reply, or that of each of its events."""
+    reader = SseReader()
+    for body in (*reader.feed(data), *reader.finish()) if streamed else (data,):
         try:
             value = json.loads(body)
         except (ValueError, RecursionError):
             continue
-        choices = value.get("choices") if isinstance(value, dict) else None
+        if isinstance(value, dict):
+            yield value
+
+
+def _choices(data: bytes, streamed: bool) -> Iterator[dict[str, Any]]:
+    """The first choice of the reply, or of each of its events."""
+    for value in _bodies(data, streamed):
+        choices = value.get("choices")
         for choice in choices if isinstance(choices, list) else ():
             if isinstance(choice, dict) and choice.get("index") in (0, None):
                 yield choice

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import secrets
 import signal
 import socket
@@ -25,6 +26,7 @@ from .stand import EngineOptions, StandError
 _READY = "engine ready on "
 #: What the launcher says of an engine that ended.
 _TELLING = ("engine: cause:", "engine: seen:", "engine: remedy:", "engine: whole log:")
+_STAGE = re.compile(r"engine: .* \(\d+ s\)")
 _POLL_S = 0.2
 #: The launcher itself allows vLLM 20 s to stop.
 _STOP_S = 30.0
@@ -90,7 +92,7 @@ def _path(model: str) -> str:
 def _wait(process: subprocess.Popen[bytes], words: Path, say: Say, limit_s: float) -> str:
     """The engine's URL once it serves."""
     until, told = time.monotonic() + limit_s + _STOP_S, 0
-    with say.waiting("the engine is being started"):
+    with say.waiting("the engine is being started") as stage:
         while True:
             ended = process.poll() is not None
             *lines, _ = words.read_text("utf-8", "replace").split("\n")
@@ -98,7 +100,9 @@ def _wait(process: subprocess.Popen[bytes], words: Path, say: Say, limit_s: floa
                 if line.startswith(_READY):
                     say(line)
                     return line.removeprefix(_READY).split(" ")[0]
-                if not line.startswith("  |"):
+                if _STAGE.fullmatch(line):
+                    stage(line)
+                elif not line.startswith("  |"):
                     say(line)
             told = len(lines)
             if ended or time.monotonic() > until:

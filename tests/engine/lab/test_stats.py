@@ -1,0 +1,91 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from specwatch_engine.lab.stats import Estimate, geometric_mean, line, mean, quantile
+
+
+def test_the_interval_of_a_mean_is_students() -> None:
+    # By hand: mean 3, standard deviation sqrt(2.5), t of 4 degrees of freedom at 97.5 % is 2.7764.
+    found = mean([1, 2, 3, 4, 5])
+    assert found is not None
+    assert found.value == 3
+    assert found.low == pytest.approx(3 - 2.7764451 * math.sqrt(2.5 / 5))
+    assert found.high == pytest.approx(3 + 2.7764451 * math.sqrt(2.5 / 5))
+    assert found.number == 5
+
+
+@pytest.mark.parametrize(("values", "expected"), [([], None), ([2.0], Estimate(2.0, None, None, 1))])
+def test_one_value_has_no_interval(values: list[float], expected: Estimate | None) -> None:
+    assert mean(values) == expected
+    assert geometric_mean(values) == expected
+
+
+def test_a_ratio_and_its_inverse_cancel() -> None:
+    found = geometric_mean([2, 0.5, 4, 0.25])
+    assert found is not None
+    assert found.value == pytest.approx(1)
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low * found.high == pytest.approx(1)
+
+
+@pytest.mark.parametrize("ratio", [0.0, -1.0, math.nan, math.inf])
+def test_what_is_no_ratio_is_refused(ratio: float) -> None:
+    with pytest.raises(ValueError, match="above 0"):
+        geometric_mean([1.0, ratio])
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=1), st.floats(0.1, 10))
+def test_a_geometric_mean_scales(ratios: list[float], factor: float) -> None:
+    one, other = geometric_mean(ratios), geometric_mean([ratio * factor for ratio in ratios])
+    assert one is not None
+    assert other is not None
+    assert other.value == pytest.approx(one.value * factor)
+    assert min(ratios) * 0.999999 <= one.value <= max(ratios) * 1.000001
+
+
+@pytest.mark.parametrize(
+    ("values", "q", "expected"),
+    [
+        ([], 0.5, None),
+        ([7], 0.95, 7),
+        ([3, 1, 2], 0.5, 2),
+        ([1, 2, 3, 4], 0.5, 2),
+        (range(1, 21), 0.95, 19),
+        (range(1, 101), 0.95, 95),
+        (range(1, 101), 0.99, 99),
+        ([1, 2], 0.0, 1),
+        ([1, 2], 1.0, 2),
+    ],
+)
+def test_quantiles_are_by_nearest_rank(values: list[float], q: float, expected: float | None) -> None:
+    assert quantile(list(values), q) == expected
+
+
+def test_a_step_of_so_many_drafts_takes_so_long() -> None:
+    # A target step of 40 ms and 3 ms a draft token.
+    found = line([(k, 40 + 3 * k) for k in (1, 4, 10)])
+    assert found is not None
+    assert (found.slope, found.intercept) == (pytest.approx(3), pytest.approx(40))
+    assert (found.low, found.high) == (pytest.approx(3), pytest.approx(3))
+
+
+@pytest.mark.parametrize("points", [[], [(1, 2)], [(1, 2), (1, 3)]])
+def test_no_line_through_one_x(points: list[tuple[float, float]]) -> None:
+    assert line(points) is None
+
+
+def test_two_points_have_a_line_and_no_interval() -> None:
+    found = line([(1, 43), (10, 70)])
+    assert found is not None
+    assert (found.slope, found.low, found.high) == (3, None, None)
+
+
+def test_the_interval_of_a_slope_is_students() -> None:
+    # x 0..3, y 0, 1, 1, 2: slope 0.6, residuals' sum of squares 0.2, spread 5, t of 2 degrees of freedom 4.30265.
+    found = line([(0, 0), (1, 1), (2, 1), (3, 2)])
+    assert found is not None
+    assert found.slope == pytest.approx(0.6)
+    assert found.high == pytest.approx(0.6 + 4.3026527 * math.sqrt(0.1 / 5))
