@@ -9,7 +9,7 @@ import argparse
 import asyncio
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from time import time
 from typing import Any
@@ -111,8 +111,7 @@ def _soaked(
 ) -> str | None:
     """What died, if anything did."""
     scenarios = sorted({prompt.scenario for phase in phases for prompt in phase.prompts})
-    named = any((args.engine, args.config, args.target, args.draft))
-    with stand.engine(EngineOptions.of(args), run, say) if named else nullcontext() as engine:
+    with _engine(args, run, say) as engine:
         if engine is not None:
             check(engine, [prompt for phase in phases for prompt in phase.prompts])
             run.save(fingerprint=engine.fingerprint)
@@ -152,6 +151,19 @@ async def _go(
     finally:
         await reader.close()
     return soak.death
+
+
+@contextmanager
+def _engine(args: argparse.Namespace, run: Run, say: Say) -> Iterator[Engine | None]:
+    """None where only a sidecar is named."""
+    if not any((args.engine, args.config, args.target, args.draft)):
+        yield None
+    elif args.engine is not None:
+        # Not `stand.engine`, which puts the cap back that it found: a soak sets none, and in its hours others may.
+        yield stand.attached(EngineOptions.of(args), say)
+    else:
+        with stand.engine(EngineOptions.of(args), run, say) as engine:
+            yield engine
 
 
 @contextmanager

@@ -35,6 +35,8 @@ LEAST_REFERENCE, LEAST_AFTER = 5, 2
 _LOOKS = 4.0
 #: More is not learned of how neighbours resemble each other: the estimate itself is noisy.
 _MOST_RHO = 0.6
+#: Points behind the one at which a change was found that still tell when it began.
+_MORE = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,8 @@ def _first(
         return None
     sums, weights = _cumulated(w * y), _cumulated(w)
     moments = np.arange(reach, len(y))
-    variance = _variance(y, w, noise)[moments]
+    # Values that are all the same have none; a score must not be none by none.
+    variance = np.maximum(_variance(y, w, noise)[moments], 1e-18)
     mean = sums[moments] / weights[moments]
     # Scores at which a comparison is a change: the fewer points its variance is known from, the higher.
     needed = stats.t.isf(limit / 2, moments - 1)
@@ -133,6 +136,12 @@ def _first(
         best = int(np.argmax(score / needed[: len(possible)]))
         if score[best] > needed[best]:
             p_value = float(2 * stats.t.sf(score[best], possible[best] - 1))
+            # When it began, and to what, a few points more tell better; one variance, that of what is compared.
+            last = min(seen + _MORE, len(y) - 1)
+            possible = moments[: seen - reach + 1]
+            behind = weights[last + 1] - weights[possible]
+            before, after = mean[: len(possible)], (sums[last + 1] - sums[possible]) / behind
+            best = int(np.argmax(np.abs(after - before) / np.sqrt(1 / behind + 1 / weights[possible])))
             return int(possible[best]), seen, p_value, float(before[best]), float(after[best])
     return None
 

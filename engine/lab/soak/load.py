@@ -52,6 +52,7 @@ class Load:
     seed: int
     headers: dict[str, str] = field(default_factory=dict)
     passed: int = 0
+    minute_s: int = 60
     clock: Callable[[], float] = time.time
     #: By the minute (Unix s) in which they ended.
     sent: dict[int, Sent] = field(default_factory=dict)
@@ -109,7 +110,7 @@ class Load:
         finally:
             del self._flying[number]
             places.release()
-        minute = self.sent.setdefault(int(self.clock() // 60) * 60, Sent())
+        minute = self.sent.setdefault(int(self.clock() // self.minute_s) * self.minute_s, Sent())
         minute.requests += 1
         if failure is not None:
             minute.failures[failure] += 1

@@ -45,6 +45,8 @@ class Soak:
     #: Minutes that the run has behind it.
     done: float = 0.0
     death: str | None = None
+    #: Shorter in tests.
+    minute_s: int = MINUTE_S
     _told: set[str] = field(default_factory=set)
     _pids: frozenset[int] = frozenset()
     _silent: int = 0
@@ -54,17 +56,17 @@ class Soak:
     async def go(self) -> None:
         """To its end, or to that of what it watches: then `death` says of what."""
         start = time.time()
-        since, until = start - self.done * MINUTE_S, start + (self.minutes - self.done) * MINUTE_S
+        since, until = start - self.done * self.minute_s, start + (self.minutes - self.done) * self.minute_s
         self._root = self._engine_root()
         self._words_seen = len(self._launcher())
         sending = asyncio.ensure_future(self.load.run(since, until))
         try:
-            minute = int(start // MINUTE_S) * MINUTE_S
+            minute = int(start // self.minute_s) * self.minute_s
             while minute < until and self.death is None:
-                end = min(minute + MINUTE_S, until)
+                end = min(minute + self.minute_s, until)
                 await self._wait(end, sending)
                 await self._row(minute, max(minute, start), end, since)
-                minute += MINUTE_S
+                minute += self.minute_s
         finally:
             sending.cancel()
             with suppress(asyncio.CancelledError):
@@ -87,10 +89,10 @@ class Soak:
     async def _row(self, minute: int, begin: float, end: float, since: float) -> None:
         sent = self.load.taken(minute)
         row: dict[str, Any] = {
-            "minute": round((begin - since) / MINUTE_S, 3),
+            "minute": round((begin - since) / self.minute_s, 3),
             "at": minute,
             "seconds": round(end - begin, 3),
-            "partial": end - begin < MINUTE_S - 0.001,
+            "partial": end - begin < self.minute_s - 0.001,
             "sent": sent.requests,
             "failures": dict(sent.failures),
             "pass": self.load.passed,
@@ -115,9 +117,9 @@ class Soak:
         """Raises SeriesError, where a second and a third attempt have failed too."""
         for _ in range(2):
             with suppress(SeriesError):
-                return await self.reader.minute(minute, minute + MINUTE_S)
+                return await self.reader.minute(minute, minute + self.minute_s)
             await asyncio.sleep(_WRITTEN_S)
-        return await self.reader.minute(minute, minute + MINUTE_S)
+        return await self.reader.minute(minute, minute + self.minute_s)
 
     async def _judge(self) -> None:
         """So that who looks on the dashboard, or at the terminal, knows of a drift before the end."""

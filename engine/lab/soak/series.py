@@ -42,6 +42,7 @@ class Reader:
         return {
             "acceptance": {each["group"] or "default": _acceptance(each) for each in acceptance["points"]},
             "mix": _acceptance(whole["acceptance"]),
+            "k": whole["acceptance"]["num_speculative_tokens"],
             "seen": whole["traffic"]["requests"],
             "ok": whole["traffic"]["ok"],
             "outcomes": whole["traffic"]["outcomes"],

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from ..summary import Gate, Kind, Plot, Series, Summary, Table
@@ -63,7 +64,7 @@ def judge(rows: Sequence[Row], ended: Ended) -> Summary:
     return Summary(
         title=f"Soak of {_span(ended.minutes)}",
         verdict=verdict,
-        reasons=reasons + found.notes + _gaps(rows),
+        reasons=reasons + found.notes + _lengths(rows) + _gaps(rows),
         gates=found.gates,
         tables=[_table(rows, found)],
         plots=_plots(rows, found),
@@ -270,6 +271,22 @@ def _standing(rows: Sequence[Row]) -> str:
     last = [row["speculative"]["p95_ms"] for row in series.whole(rows)[-5:] if row["speculative"]["p95_ms"]]
     words = "" if p is None else f"p was {p:.2f}"
     return words + (f", the latency's p95 at the end {sum(last) / len(last):,.0f} ms" if last else "")
+
+
+def _lengths(rows: Sequence[Row]) -> list[str]:
+    """p falls as k grows: another k is told, so that it is not taken for another draft."""
+    told = [(row["minute"], row["k"]) for row in series.whole(rows) if row.get("k") is not None]
+    moves = [
+        f"from {before} to {after} at minute {minute:.0f}"
+        for (_, before), (minute, after) in pairwise(told)
+        if before != after
+    ]
+    words = ", ".join(moves[:5]) + (", …" if len(moves) > 5 else "")
+    return (
+        [f"Draft tokens a step changed {words}: p depends on them, so that its changes may be of that."]
+        if moves
+        else []
+    )
 
 
 def _gaps(rows: Sequence[Row]) -> list[str]:
