@@ -1,0 +1,1 @@
+"""The checks, by subject: each judges facts, and does not look by itself."""
