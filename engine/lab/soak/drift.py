@@ -34,7 +34,7 @@ LEAST_REFERENCE, LEAST_AFTER = 5, 2
 #: Moments that are compared in a run are not independent: as many as so many a point would be, as simulated.
 _LOOKS = 4.0
 #: More is not learned of how neighbours resemble each other: the estimate itself is noisy.
-_MOST_RHO = 0.6
+_MOST_RHO = 0.7
 #: Points behind the one at which a change was found that still tell when it began.
 _MORE = 5
 
@@ -153,14 +153,17 @@ def _variance(y: NDArray[np.float64], w: NDArray[np.float64], noise: NDArray[np.
     mean = sums / weights
     squares = np.maximum(_cumulated(w * y * y) - weights * mean**2, 0.0)
     own = squares / np.maximum(n - 1, 1)
-    # Correlation of neighbours, with weights alike enough to be left out; (1 + 4 rho) / n is its bias in n points.
+    # Correlation of neighbours, with weights alike enough to be left out. In n points it is too low by (1 + 4 rho) / n
+    # on average, and off by 1 / sqrt n: the higher end of what it may be is taken.
     plain = _cumulated(y) / np.maximum(n, 1)
     spread = np.maximum(_cumulated(y * y) - n * plain**2, 1e-12)
     products = np.concatenate([[0.0], _cumulated(y[1:] * y[:-1])])
     ends = np.concatenate([[0.0], y])
     crossed = products - plain * (2 * n * plain - y[0] - ends) + np.maximum(n - 1, 0) * plain**2
     rho = crossed / spread
-    rho = np.clip(rho + (1 + 4 * np.clip(rho, 0, 1)) / np.maximum(n, 1), 0.0, _MOST_RHO)
+    at_least_one = np.maximum(n, 1)
+    rho = rho + (1 + 4 * np.clip(rho, 0, 1)) / at_least_one + 1 / np.sqrt(at_least_one)
+    rho = np.clip(rho, 0.0, _MOST_RHO)
     known = _cumulated(noise) / np.maximum(n, 1)
     # What is known from within minutes is independent from one to the next.
     found: NDArray[np.float64] = np.maximum(own, known) * np.where(own > known, (1 + rho) / (1 - rho), 1.0)

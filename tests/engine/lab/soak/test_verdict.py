@@ -65,7 +65,7 @@ def test_a_drop_of_one_scenario_is_drift() -> None:
     names = [series.name for series in found.plots[0].series]
     assert names == ["all", "billing", "code", "change of all found", "change of billing found"]
     dots = [i for i, y in enumerate(found.plots[0].series[-1].y) if y is not None]
-    assert dots == [31]
+    assert dots == [30]
 
 
 def test_what_slows_with_the_baseline_is_no_drift() -> None:

@@ -1,0 +1,140 @@
+"""The soak before a scripted engine, through a sidecar of its own; a minute of it takes two seconds."""
+
+import argparse
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from specwatch_engine.lab.progress import Say
+from specwatch_engine.lab.prompts import Prompt
+from specwatch_engine.lab.run import Run, RunError
+from specwatch_engine.lab.soak import command
+from specwatch_engine.lab.soak.load import Load, Phase
+from specwatch_engine.lab.soak.minutes import ROWS, Soak, line
+from specwatch_engine.lab.soak.private import Watched, private
+from specwatch_engine.lab.soak.series import Reader
+from specwatch_engine.lab.stand import Engine
+from support.soak_rows import row
+from support.steered_engine import TOKEN, SteeredEngine
+from support.upstream import running
+
+PROMPTS = [
+    Prompt(f"{scenario} {i}", scenario, {"messages": [{"role": "user", "content": f"{i}"}]}, "/v1/chat/completions")
+    for scenario in ("billing", "code")
+    for i in range(10)
+]
+
+
+@asynccontextmanager
+async def before(url: str, run: Run) -> AsyncIterator[tuple[Engine, Watched]]:
+    engine = Engine(url=url, model="m", token=TOKEN, k=4, process=os.getpid())
+    sidecar = private(engine, run, ["billing", "code"], None)
+    watched = await asyncio.to_thread(sidecar.__enter__)
+    try:
+        yield engine, watched
+    finally:
+        await asyncio.to_thread(sidecar.__exit__, None, None, None)
+
+
+def soak_of(run: Run, engine: Engine, watched: Watched, reader: Reader, minutes: float) -> Soak:
+    load = Load(watched.proxy, "m", [Phase(0, PROMPTS)], rate=30.0, concurrency=8, seed=0, minute_s=2)
+    return Soak(run, engine, watched, load, reader, Say(open(os.devnull, "w")), minutes, minute_s=2)
+
+
+async def test_minutes_become_rows_until_the_sidecar_dies(tmp_path: Path) -> None:
+    run = Run.create("soak", {"minutes": 100}, tmp_path / "run")
+    async with running(SteeredEngine().handler) as upstream, before(upstream.url, run) as (engine, watched):
+        reader = Reader(watched.api)
+        soak = soak_of(run, engine, watched, reader, 3)
+        await soak.go()
+        assert soak.death is None
+        rows = run.rows(ROWS)
+        whole = [each for each in rows if not each["partial"]]
+        assert len(whole) >= 2
+        for each in whole:
+            assert set(each["acceptance"]) == {"billing", "code"}
+            assert each["mix"]["requests"] + each["baseline"]["requests"] == each["seen"] == each["ok"]
+            assert each["mix"]["p"] is not None
+            assert 40 <= each["seen"] <= 62
+            assert each["failures"] == {}
+            assert each["sidecar"]["mb"] > 20
+            assert each["engine"]["mb"] > 20
+            assert each["database_mb"] > 0
+            assert each["k"] == 4
+        assert sum(each["seconds"] for each in rows) == pytest.approx(6, abs=0.1)
+
+        assert watched.process is not None
+        os.kill(watched.process, signal.SIGKILL)
+        again = soak_of(run, engine, watched, reader, 50)
+        await asyncio.wait_for(again.go(), 20)
+        assert again.death is not None
+        assert again.death.startswith("The sidecar ended with exit status -9; the end of ")
+        assert "unread" in run.rows(ROWS)[-1]
+        await reader.close()
+    run.close()
+
+
+def test_the_line_of_a_minute() -> None:
+    told = row(11, {"billing": [(3, 4)] * 5, "code": [(4, 4)] * 5})
+    assert line(told, 60) == (
+        "minute 12 of 60: p 0.88 (billing 0.75, code 1.00), latency p95 800 ms, engine 1,500 MB, sidecar 200 MB,"
+        " 10 requests"
+    )
+    told = row(11, {}, unread="refused", engine=None, sent=3, failures={"status 502": 3})
+    assert line(told, 60) == "minute 12 of 60: no figures (refused), sidecar 200 MB, 3 requests, 3 failed"
+
+
+def parsed(*given: str) -> argparse.Namespace:
+    from specwatch_engine.lab.__main__ import parser_of
+
+    return parser_of("soak", command).parse_args(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ([], "--minutes: how long?"),
+        (["--minutes", "5", "--proxy", "http://a:1"], "--proxy and --api go together"),
+        (["--minutes", "5", "--proxy", "a:1", "--api", "http://a:1"], "--proxy: 'a:1' is no URL"),
+        (["--minutes", "5", "--then", "x.jsonl@9", "--engine", "http://a"], "--then: 'x.jsonl@9' must be FILE@MINUTES"),
+        (["--minutes", "5", "--then", "x.jsonl", "--engine", "http://a"], "--then: 'x.jsonl' must be FILE@MINUTES"),
+    ],
+    ids=["no length", "proxy alone", "no URL", "then too late", "then without minutes"],
+)
+def test_wrong_use(tmp_path: Path, given: list[str], words: str) -> None:
+    prompts = tmp_path / "p.jsonl"
+    prompts.write_text('{"prompt": "a"}\n')
+    with pytest.raises(RunError) as error:
+        command._checked(parsed("--prompts", str(prompts), *given), Say())
+    assert str(error.value).startswith(words)
+
+
+@pytest.mark.parametrize("given", [("--minutes", "0"), ("--hours", "x"), ("--rate", "-1"), ("--concurrency", "0")])
+def test_no_such_number(given: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parsed(*given)
+    assert f"{given[0]}: must be a" in capsys.readouterr().err
+
+
+def test_hours_are_minutes() -> None:
+    assert parsed("--hours", "1.5").minutes == 90
+    assert parsed("--minutes", "7").minutes == 7
+
+
+def test_a_finished_run_is_judged_again_without_an_engine(tmp_path: Path) -> None:
+    prompts = tmp_path / "p.jsonl"
+    prompts.write_text('{"prompt": "a"}\n')
+    args = parsed("--prompts", str(prompts), "--minutes", "12", "--engine", "http://127.0.0.1:1")
+    run = Run.create("soak", vars(args), tmp_path / "run")
+    for minute in range(12):
+        run.append(ROWS, row(minute, {"billing": [(30, 40), (32, 40), (28, 40)] * 5}))
+    assert command.run(args, run, Say(open(os.devnull, "w"))) == 0
+    told: dict[str, Any] = run.told
+    assert (told["state"], told["verdict"]) == ("done", "stable")
+    assert "Nothing drifted over 12 whole minutes" in (run.folder / "report.md").read_text()
+    run.close()
