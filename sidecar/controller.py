@@ -9,7 +9,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from .api.models import FallbackState, SliceState
+from .admission import Admission, Standing, Validity
+from .api.models import CertificateState, FallbackState, SliceState
 from .control.circuit import Change, Circuit, Evidence, Readings, Rules, State, Trigger
 from .control.engine import EngineError
 from .control.fallback import DRAFTED, Decision, Fallback, Mode
@@ -97,7 +98,16 @@ class Controller:
             baseline_share=settings.baseline_share,
             probe_share=settings.fallback_probe_share,
             dry_run=settings.fallback_dry_run,
+            refusal=None if settings.certificate is None else self._refusal,
         )
+        self._admission = None if settings.certificate is None else Admission(settings.certificate)
+        #: How the certificate stands to what runs; None: none is set.
+        self.standing: Standing | None = (
+            None if self._admission is None else self._admission.standing(None, time.time())
+        )
+        #: What of it was told, and what scenarios were last reviewed by.
+        self._told_of: tuple[str, str] | None = None
+        self._reviewed: tuple[tuple[str, str], str | None] | None = None
         #: None: it decides for itself alone.
         self.fleet: Fleet | None = None
         self._prompt_tokens = PromptTokens()
@@ -132,7 +142,10 @@ class Controller:
             if tap is None or not fallback.asks_for_slices:
                 return fallback.arm()
             tokens = self._prompt_tokens.of(tap.body_bytes)
-            return fallback.arm(asked(tap.scenario, tap.model, tap.temperature, tokens, concurrency))
+            slices = asked(tap.scenario, tap.model, tap.temperature, tokens, concurrency)
+            for change in fallback.admit(slices, time.time()):
+                self._tell(change)
+            return fallback.arm(slices)
         except Exception as error:
             self._fail(error)
             return Arm.SPECULATIVE
@@ -159,12 +172,16 @@ class Controller:
         while True:
             await asyncio.sleep(_TICK_S)
             try:
+                if self._admission is not None:
+                    # A file may lie on a network.
+                    await asyncio.to_thread(self._admission.look)
                 self.tick(time.time(), time.monotonic())
                 await self._carry_out()
             except Exception as error:
                 self._fail(error)
 
     def tick(self, now: float, monotonic: float) -> None:
+        self.review(now)
         for change in self.fallback.tick(now, self._readings()):
             self._tell(change)
         self._verify(monotonic)
@@ -174,6 +191,39 @@ class Controller:
             if State.INEFFECTIVE in (before, decision.state):
                 self._put(now, before, decision.state, Trigger.EFFECT, decision.reason)
             _log.warning("mode %s, serving %s: %s", decision.mode, decision.state, decision.reason)
+
+    def review(self, now: float) -> None:
+        """Hold the certificate against what runs now, and have scenarios be served as it says."""
+        if self._admission is None:
+            return
+        standing = self._admission.standing(self._steering.fingerprint(self._steering.steered), now)
+        before, self.standing = self.standing, standing
+        # That the engine is as it was to be is no news; that it is not, is.
+        if standing.validity is not Validity.PENDING and standing.of != self._told_of:
+            if standing.holds and self._told_of is None:
+                _log.info("certificate: %s", standing.words)
+            else:
+                self.steered(standing.words)
+            self._told_of = standing.of
+        elif before is not None and standing.words != before.words:
+            _log.info("certificate: %s", standing.words)
+        of = standing.of, standing.engine
+        anew = standing.validity is not Validity.PENDING and of != self._reviewed
+        if anew:
+            self._reviewed = of
+        for change in self.fallback.review(standing.engine, now, anew=anew):
+            self._tell(change)
+
+    @property
+    def certificate_valid(self) -> bool | None:
+        """Whether the certificate holds; None where there is none, or the engine has not told yet what it is."""
+        standing = self.standing
+        if standing is None or standing.validity is Validity.PENDING:
+            return None
+        return standing.holds
+
+    def _refusal(self, scenario: str) -> str | None:
+        return None if self.standing is None else self.standing.refusal(scenario)
 
     def _verify(self, monotonic: float) -> None:
         """Have the engine's counters say whether nothing is drafted while nothing should be."""
@@ -232,7 +282,8 @@ class Controller:
 
     def _tell(self, change: Change) -> None:
         """It was decided here."""
-        self._decided = True
+        # What a certificate says is no decision on what was seen, which a database that comes later still tells.
+        self._decided = self._decided or change.trigger is not Trigger.CERTIFICATE
         if self.fleet is not None:
             plain = change.after is State.AUTOREGRESSIVE and not change.slice
             self.fleet.changed(change, change.evidence | (self._cap_told() if plain else {}))
@@ -301,6 +352,28 @@ class Controller:
             decided_by=self._settings.instance
             if self.fleet is None
             else self.fleet.decided_by("" if by_itself else ORDER),
+            certificate=self._certificate(),
+        )
+
+    def _certificate(self) -> CertificateState | None:
+        standing = self.standing
+        if standing is None:
+            return None
+        found = standing.certificate
+        named = [] if found is None else sorted(found.scenarios)
+        good = set(standing.certified())
+        return CertificateState(
+            file=str(self._settings.certificate),
+            state=standing.validity.value,
+            words=standing.words,
+            run=None if found is None else found.run,
+            verdict=None if found is None else found.verdict,
+            signed_off_by=None if found is None else found.signed_off_by,
+            issued_at=None if found is None else found.issued_at,
+            expires_at=None if found is None else found.expires_at,
+            certified=[name for name in named if name in good],
+            not_certified=[name for name in named if name not in good],
+            not_compared=list(standing.not_compared),
         )
 
     def _slice(self, circuit: Circuit) -> SliceState:
@@ -366,6 +439,7 @@ class Controller:
         # What was decided since the start is newer than what was before, but an order wins over it.
         if not self._decided or (order is not None and order.mode is not Mode.AUTO):
             self.fallback.restore(order, changes)
+            self._reviewed = None
             self._inherited = self.fallback.decision.state is not State.SPECULATIVE
             if self.fleet is not None:
                 self.fleet.remember(order, self._open())

@@ -104,6 +104,8 @@ class Live:
     #: All traffic, and how many slices, go without speculation by decisions of their own.
     fell_back: bool = False
     open_slices: int = 0
+    #: The certificate holds for what runs; None where there is none, or that is not known yet.
+    certificate_valid: bool | None = None
     #: Pairs of texts that were sampled and not compared, by why.
     similarity_dropped: Mapping[str, int] = field(default_factory=dict)
     #: Replies that look broken, by what is seen.
@@ -454,6 +456,12 @@ def _live_families(live: Live) -> Iterator[Metric]:
         "Slices that are not served with speculation, by decisions of their own.",
         value=live.open_slices,
     )
+    if live.certificate_valid is not None:
+        yield GaugeMetricFamily(
+            "specwatch_certificate_valid",
+            "1 while the certificate holds for what runs; 0: no scenario is certified.",
+            value=int(live.certificate_valid),
+        )
     if live.fleet_up is not None:
         yield GaugeMetricFamily(
             "specwatch_fleet_up", "1 while decisions are shared with the fleet.", value=int(live.fleet_up)

@@ -468,6 +468,8 @@ class Recorder:
             if found["num_speculative_tokens"] is None and self.feed is not None:
                 told = {core.num_speculative_tokens for core in self.feed.cores}
                 found["num_speculative_tokens"] = told.pop() if len(told) == 1 else None
+            # A swap ends what was certified at once.
+            self.controller.review(time.time())
         self.versions.seen(upstream, found, time.time())
 
     async def _keep_facts(self) -> None:
@@ -546,6 +548,7 @@ class Recorder:
             upstreams={name: up for name, up in self._up().items() if up is not None},
             fell_back=self.controller.fallback.fell_back,
             open_slices=self.controller.fallback.plain_slices,
+            certificate_valid=self.controller.certificate_valid,
             opt_out_ineffective=self.tap.ineffective,
             feed=self._feed_counts(),
             aligned=aligned(self.proposals),

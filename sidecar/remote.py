@@ -103,6 +103,8 @@ def print_status(answer: dict[str, Any], steered: list[dict[str, Any]]) -> None:
         by = f"; decided by {fallback['decided_by']}" if fallback["decided_by"] else ""
         alone = "shared" if fallback["shared"] else "alone: the database cannot be asked"
         table.add_row("fleet", _shown(f"{fallback['fleet']}: {alone}{by}"))
+    if fallback.get("certificate") is not None:
+        table.add_row("certificate", _shown(fallback["certificate"]["words"]))
     for each in fallback["slices"]:
         table.add_row(_shown(each["slice"]), _shown(f"{each['state']}: {each['reason']}"))
     for each in answer["alerts"]:

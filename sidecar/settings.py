@@ -226,6 +226,11 @@ class Settings(BaseSettings):
         description="Kinds of slices that fall back by themselves, beside all traffic as a whole: scenario, model, "
         "temperature, prompt_length, concurrency.",
     )
+    certificate: Place | None = Field(
+        None,
+        description="Certificate of `specwatch qualify`: scenarios that it does not certify begin without speculation, "
+        "and come to it by good probes alone; it has scenario be one of fallback_slices.",
+    )
     fallback_dwell_s: float = Field(
         60.0, gt=0, description="How long a decision holds at least, s; doubled by each return that did not last."
     )
@@ -489,7 +494,7 @@ def _read(file: Path) -> dict[str, Any]:
         return {}
     if not isinstance(values, dict):
         raise SettingsError(f"{file}: must hold settings as `name: value` lines")
-    for name in ("engine", "fallback_engine", "alerts"):
+    for name in ("engine", "fallback_engine", "alerts", "certificate"):
         if isinstance(values.get(name), str):
             values[name] = file.parent / values[name]
     return {str(name): value for name, value in values.items()}

@@ -16,6 +16,17 @@ _log = logging.getLogger(__name__)
 _NO_FACTS = Facts()
 #: What every core of an engine has alike.
 _IDENTITY = ("target_digest", "draft_digest", "device")
+#: Fields of a certificate's fingerprint, by those of a core.
+_FINGERPRINT = {
+    "vllm": "vllm",
+    "method": "method",
+    "k": "num_speculative_tokens",
+    "device": "device",
+    "target_digest": "target_digest",
+    "draft_digest": "draft_digest",
+    "target": "target_model",
+    "draft": "draft_model",
+}
 
 
 class Steering:
@@ -86,6 +97,20 @@ class Steering:
             "num_speculative_tokens": facts.num_speculative_tokens,
             **{each: next((told for core in cores if (told := getattr(core, each))), None) for each in _IDENTITY},
         }
+
+    def fingerprint(self, name: str) -> dict[str, list[str | int]] | None:
+        """What a certificate is held against: the values that a server's cores tell, by field; None: not asked yet."""
+        if name not in self._versions or (self._can_ask and name not in self._looked_at):
+            return None
+        cores, facts = self._known.get(name, ()), self.facts[name]
+        found = {
+            field: list(dict.fromkeys(told for core in cores if (told := getattr(core, of)) is not None))
+            for field, of in _FINGERPRINT.items()
+        }
+        if not cores:
+            itself = {"vllm": self._versions[name], "draft": facts.draft_model, "k": facts.num_speculative_tokens}
+            found |= {field: [told] for field, told in itself.items() if told is not None}
+        return found
 
     async def look_round(self) -> bool:
         """Ask every server what it is. Returns whether every one has answered by now."""

@@ -177,6 +177,29 @@ class SliceState(Model):
     until: datetime | None
 
 
+class CertificateState(Model):
+    """What `specwatch qualify` has certified, as it stands to what runs now."""
+
+    file: str
+    #: pending: the engine has not told yet what it is, and is taken to be as it was. Only where it is that or valid is
+    #: any scenario certified.
+    state: Literal["valid", "pending", "unusable", "expired", "other_engine"]
+    #: The same in a sentence, with the remedy.
+    words: str
+    #: The rest is null where the file cannot be used.
+    run: str | None
+    verdict: str | None
+    signed_off_by: str | None
+    issued_at: datetime | None
+    expires_at: datetime | None
+    #: Scenarios that it names and that may begin with speculation now, and those that may not; nor may any other.
+    certified: list[str]
+    not_certified: list[str]
+    #: What was not compared with the engine, as only one side knows it: vllm, method, k, device, target, target_digest,
+    #: draft, draft_digest.
+    not_compared: list[str]
+
+
 class FallbackState(Model):
     mode: Mode
     state: State
@@ -201,6 +224,8 @@ class FallbackState(Model):
     shared: bool | None
     #: Instance whose decision or order holds.
     decided_by: str
+    #: Null where none is set.
+    certificate: CertificateState | None = None
 
 
 class Versions(Model):
@@ -822,7 +847,8 @@ class Transition(Model):
     reason: str
     #: Empty: all traffic; else as `scenario=billing`.
     slice: str
-    #: operator, engine (an order to it was carried out), or one of `fallback_triggers` and the steps of a return.
+    #: operator, engine (an order to it was carried out), certificate, or one of `fallback_triggers` and the steps of a
+    #: return.
     trigger: str
     #: The figures that it was decided on; null for an operator's order.
     evidence: dict[str, Any] | None

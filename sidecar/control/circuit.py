@@ -63,6 +63,8 @@ class Trigger(StrEnum):
     PROBES = "probes"
     #: Probes came to an end without showing anything.
     NO_DATA = "no_data"
+    #: What is certified, and what is not.
+    CERTIFICATE = "certificate"
     #: Tokens are drafted though none should be, or are not any more.
     EFFECT = "effect"
     OPERATOR = "operator"
@@ -197,6 +199,26 @@ class Circuit:
         rate = self._rules.rate(self._window.figures())
         so_far = "" if rate is None else f", p {rate:.3f} so far"
         return f" ({len(self._window)} of {self._rules.probes} probes had figures{so_far})"
+
+    @property
+    def opened_by(self) -> Trigger:
+        """What made decoding fall back last."""
+        return self._opened_by
+
+    @property
+    def refused(self) -> bool:
+        """Whether it stands back over a certificate alone: no round of probes has failed since."""
+        return self.state is not State.SPECULATIVE and self._opened_by is Trigger.CERTIFICATE and not self._level
+
+    def refuse(self, now: float, reason: str, evidence: Evidence) -> Change:
+        """Stand back, as it is not certified: from here on it is as after any fallback."""
+        self._level = 0
+        self._opened_by = Trigger.CERTIFICATE
+        return self._stand_back(now, Trigger.CERTIFICATE, reason, evidence)
+
+    def accept(self, now: float, reason: str, evidence: Evidence) -> Change:
+        """Speculate, as it is certified."""
+        return self._change(State.SPECULATIVE, now, Trigger.CERTIFICATE, reason, evidence)
 
     def restore(self, state: State, at: float, trigger: Trigger, reason: str, evidence: Evidence) -> None:
         """Be as before a restart. A round of probes begins anew."""

@@ -12,8 +12,10 @@ from functools import partial
 from ..probes.acceptance import Counted, Figures, counted
 from ..probes.slices import DIMENSIONS, slices_of
 from ..record import Arm, Record
-from .circuit import NOTHING, Change, Circuit, Readings, Rules, State, Trigger
+from .circuit import NOTHING, Change, Circuit, Evidence, Readings, Rules, State, Trigger
 
+#: The kind of slice that a certificate names, and in the evidence of what it decided, what drafted then.
+SCENARIO, ENGINE = "scenario", "engine"
 #: Slices of one kind that are watched at a time; clients name scenarios.
 MOST_SLICES = 64
 #: Requests that a slice, and all others, have at least where it is to blame for what all traffic shows.
@@ -73,10 +75,12 @@ class Fallback:
         baseline_share: float = 0.0,
         probe_share: float = 0.05,
         dry_run: bool = False,
+        refusal: Callable[[str], str | None] | None = None,
         seed: int | None = None,
     ) -> None:
         """`slices`: the dimensions whose slices have circuits of their own. `outage`: whether all requests go without
-        speculation, as what speculates cannot be reached, and that in words; None while it can.
+        speculation, as what speculates cannot be reached, and that in words; None while it can. `refusal`: why a
+        scenario is not to begin with speculation, None: it may; where it is given, scenarios have circuits.
         """
         self.rules = rules
         self.dry_run = dry_run
@@ -88,7 +92,12 @@ class Fallback:
         self._baseline_share = baseline_share
         self._probe_share = probe_share
         self._random = random.Random(seed).random  # noqa: S311 - chooses baseline and probes, guards nothing
-        self._dimensions = tuple(name for name in DIMENSIONS if name in slices)
+        self._refusal = refusal
+        #: What drafts, in a text, as it was last told.
+        self._engine: str | None = None
+        self._dimensions = tuple(
+            name for name in DIMENSIONS if name in slices or (refusal is not None and name == SCENARIO)
+        )
         #: What the circuit of all traffic has counted, with the slices of each request.
         self._counted: deque[tuple[Counted, tuple[str, ...]]] = deque(maxlen=rules.window)
         self._made: list[Change] = []
@@ -157,8 +166,9 @@ class Fallback:
 
     @property
     def plain_slices(self) -> int:
-        """Slices that, but for probes, go without speculation."""
-        return len(self._open) if self._carried_out else 0
+        """Slices that, but for probes, go without speculation, and began with it."""
+        fell_back = (each for each in self._open.values() if each.opened_by is not Trigger.CERTIFICATE)
+        return sum(1 for _ in fell_back) if self._carried_out else 0
 
     @property
     def _carried_out(self) -> bool:
@@ -167,7 +177,7 @@ class Fallback:
     @property
     def asks_for_slices(self) -> bool:
         """Whether `arm` needs to know a request's slices."""
-        return bool(self._open)
+        return bool(self._open) or self._refusal is not None
 
     @property
     def all_plain(self) -> bool:
@@ -190,9 +200,20 @@ class Fallback:
             return Arm.BASELINE if self.can_fall_back else Arm.SPECULATIVE
         return Arm.SPECULATIVE
 
+    def admit(self, asked: Mapping[str, str], now: float) -> list[Change]:
+        """Have the scenario of the next request begin as it is certified; what follows from it."""
+        if self._refusal is None or self.mode is not Mode.AUTO or asked[SCENARIO] in self._slices[SCENARIO]:
+            return []
+        self._slice(SCENARIO, asked[SCENARIO], now)
+        made, self._made = self._made, []
+        return made
+
     def _state_for(self, asked: Mapping[str, str] | None) -> State:
         """Of all circuits that a request passes; one that is autoregressive counts more than one that probes."""
         state = self._whole.state
+        if self._refusal is not None and asked and asked[SCENARIO] not in self._slices[SCENARIO]:
+            # There is no place for one more circuit, which would say the same.
+            state = state if self._refusal(asked[SCENARIO]) is None else State.AUTOREGRESSIVE
         if self._open and asked:
             for key in asked.items():
                 circuit = self._open.get(key)
@@ -263,7 +284,7 @@ class Fallback:
         slices: list[Circuit] = []
         if self._dimensions:
             values = slices_of(record)
-            found = [self._slice(dimension, values[DIMENSIONS.index(dimension)]) for dimension in self._dimensions]
+            found = [self._slice(dimension, values[DIMENSIONS.index(dimension)], now) for dimension in self._dimensions]
             slices = [each for each in found if each is not None]
         # A request of a slice that has a decision of its own is no evidence about any other, nor about all traffic:
         # those in flight when that was decided still speculate.
@@ -272,7 +293,7 @@ class Fallback:
             self._counted.append((row, values))
         for each in decided or (*slices, self._whole):
             if change := each.add(record, now, virtual=virtual):
-                self._changed(each, change)
+                self._changed(each, self._here(each, change))
             if self._made:
                 break
         made, self._made = self._made, []
@@ -284,9 +305,47 @@ class Fallback:
             return []
         for each in [self._whole, *self._open.values()]:
             if change := each.tick(now, readings):
-                self._changed(each, change)
+                self._changed(each, self._here(each, change))
         made, self._made = self._made, []
         return made
+
+    def review(self, engine: str | None, now: float, *, anew: bool) -> list[Change]:
+        """Have those scenarios go without speculation that are not certified any more; what follows from it.
+
+        `engine` tells what drafts now, None: not known. What good probes have brought back stays, unless they were
+        another engine's. `anew`: something else is certified than before, so that scenarios that were stopped by that
+        alone go on.
+        """
+        if self._refusal is None or self.mode is not Mode.AUTO:
+            return []
+        before, self._engine = self._engine, engine or self._engine
+        for name, circuit in list(self._slices[SCENARIO].items()):
+            why = self._refusal(name)
+            if circuit.state is State.SPECULATIVE:
+                if why is not None and not self._earned(circuit):
+                    self._changed(circuit, circuit.refuse(now, why, self._told()))
+            elif why is None and anew and circuit.refused:
+                self._changed(circuit, circuit.accept(now, "it is certified now", self._told()))
+            elif before not in (None, self._engine):
+                # Probes so far were another engine's.
+                circuit.forget()
+        made, self._made = self._made, []
+        return made
+
+    def _earned(self, circuit: Circuit) -> bool:
+        """Whether probes of what drafts now have brought it back."""
+        probed = circuit.evidence.get(ENGINE)
+        return circuit.trigger is Trigger.PROBES and (probed is None or self._engine in (None, probed))
+
+    def _told(self) -> Evidence:
+        return {} if self._engine is None else {ENGINE: self._engine}
+
+    def _here(self, circuit: Circuit, change: Change) -> Change:
+        """With the engine that showed it, of scenarios that a certificate is asked about."""
+        if self._refusal is None or not circuit.name.startswith(f"{SCENARIO}="):
+            return change
+        circuit.evidence = change.evidence | self._told()
+        return replace(change, evidence=circuit.evidence)
 
     def _changed(self, circuit: Circuit, change: Change) -> None:
         self._made.append(change)
@@ -325,13 +384,16 @@ class Fallback:
         if not found:
             return False
         circuit = min(found, key=lambda each: each[0])[1]
-        self._changed(circuit, circuit.open(now))
+        self._changed(circuit, self._here(circuit, circuit.open(now)))
         return True
 
     # ---- slices
 
-    def _slice(self, dimension: str, value: str) -> Circuit | None:
-        """None for a new slice while all places are taken by those with a decision."""
+    def _slice(self, dimension: str, value: str, now: float | None = None) -> Circuit | None:
+        """None for a new slice while all places are taken by those with a decision.
+
+        `now`: a new one begins as it is certified; None: it will have a state given.
+        """
         circuits = self._slices[dimension]
         found = circuits.get(value)
         if found is not None:
@@ -346,6 +408,12 @@ class Fallback:
             self.rules, f"{dimension}={value}", self.order.at, excuse=partial(self._blame, dimension, value)
         )
         circuits[value] = found
+        if now is not None and self._refusal is not None and dimension == SCENARIO:
+            why = self._refusal(value)
+            if why is not None:
+                # No circuit has counted a request of it yet.
+                self._made.append(found.refuse(now, why, self._told()))
+                self._note(found)
         return found
 
     def _named(self, name: str) -> Circuit | None:
