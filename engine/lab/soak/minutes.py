@@ -13,7 +13,6 @@ from ..progress import Say
 from ..run import Run
 from ..stand import Engine
 from . import memory
-from .drift import reference
 from .load import Load
 from .private import Watched
 from .series import Reader, SeriesError
@@ -27,8 +26,8 @@ _WRITTEN_S = 2.0
 _PATIENCE_S = 120.0
 #: Minutes in which nothing was answered until the soak ends: nothing more is to be learned.
 _SILENT = 5
-#: The verdict so far is drawn this often, in minutes; before each of the first ones.
-_JUDGED_EVERY = 5
+#: Behind so many minutes the verdict so far is drawn every fifth one only: it takes longer the more there are.
+_EVERY_MINUTE, _JUDGED_EVERY = 240, 5
 _POLL_S = 0.5
 _SAID = ("engine: cause:", "engine: seen:", "engine: remedy:")
 
@@ -74,7 +73,10 @@ class Soak:
 
     async def _wait(self, end: float, sending: asyncio.Future[None]) -> None:
         """Until all that began before `end` has been answered, and written."""
-        while self.death is None:
+        while True:
+            self.death = self.death or self.watched.death() or self._engine_death()
+            if self.death is not None:
+                return
             now = time.time()
             if sending.done() and now < end:
                 # It does not end by itself before its time.
@@ -83,7 +85,6 @@ class Soak:
             if now >= end and answered:
                 await asyncio.sleep(_WRITTEN_S)
                 return
-            self.death = self.watched.death() or self._engine_death()
             await asyncio.sleep(_POLL_S)
 
     async def _row(self, minute: int, begin: float, end: float, since: float) -> None:
@@ -110,7 +111,7 @@ class Soak:
         if self._silent >= _SILENT and self.death is None:
             self.death = f"Nothing was answered any more from minute {row['minute'] - _SILENT + 1:.0f} on."
         number = int(row["minute"])
-        if number <= 2 * reference(self.minutes) or number % _JUDGED_EVERY == 0:
+        if number <= _EVERY_MINUTE or number % _JUDGED_EVERY == 0:
             await self._judge()
 
     async def _read(self, minute: int) -> dict[str, Any]:
@@ -127,13 +128,11 @@ class Soak:
         # Beside the requests, which must not wait for it.
         summary = await asyncio.to_thread(judge, rows, Ended(self.minutes))
         self.run.save(summary=summary.json())
-        if summary.verdict in ("drift", "failed"):
-            for reason in summary.reasons:
-                # A change is told again, with figures that are a little other, each time.
-                key = reason.partition(": it was found")[0].split(" from ")[0]
-                if key not in self._told:
-                    self._told.add(key)
-                    self.say(f"  {summary.verdict}: {reason}")
+        for gate in summary.gates:
+            # Once: its figures are a little other each time.
+            if gate.passed is False and gate.name not in self._told:
+                self._told.add(gate.name)
+                self.say(f"  {summary.verdict}: {gate.words}")
 
     # ---- the engine's processes
 

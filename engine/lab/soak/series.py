@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ LEAST_REQUESTS = 5
 LEAST_BASELINE = 3
 #: Standard errors to each side of p in the API's intervals.
 _Z = 1.96
+#: A sidecar's clock may be ahead of this one, s.
+_MARGIN_S = 600
 
 Row = Mapping[str, Any]
 
@@ -58,10 +61,11 @@ class Reader:
         }
 
     async def _get(self, path: str, since: int, until: int, **more: str) -> dict[str, Any]:
+        # The window reaches back from now, and has to hold all of the minute.
+        window = f"{max(int(time.time()) - since, until - since) + _MARGIN_S}s"
         try:
             answer = await self._client.get(
-                f"/api/v1{path}",
-                params={"since": str(since), "until": str(until), "window": f"{until - since}s"} | more,
+                f"/api/v1{path}", params={"since": str(since), "until": str(until), "window": window} | more
             )
             told = answer.json()
         except (httpx.HTTPError, ValueError) as error:

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import io
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -43,7 +44,7 @@ async def before(url: str, run: Run) -> AsyncIterator[tuple[Engine, Watched]]:
 
 def soak_of(run: Run, engine: Engine, watched: Watched, reader: Reader, minutes: float) -> Soak:
     load = Load(watched.proxy, "m", [Phase(0, PROMPTS)], rate=30.0, concurrency=8, seed=0, minute_s=2)
-    return Soak(run, engine, watched, load, reader, Say(open(os.devnull, "w")), minutes, minute_s=2)
+    return Soak(run, engine, watched, load, reader, Say(io.StringIO()), minutes, minute_s=2)
 
 
 async def test_minutes_become_rows_until_the_sidecar_dies(tmp_path: Path) -> None:
@@ -56,6 +57,7 @@ async def test_minutes_become_rows_until_the_sidecar_dies(tmp_path: Path) -> Non
         rows = run.rows(ROWS)
         whole = [each for each in rows if not each["partial"]]
         assert len(whole) >= 2
+        assert [each["unread"] for each in rows if "unread" in each] == []
         for each in whole:
             assert set(each["acceptance"]) == {"billing", "code"}
             assert each["mix"]["requests"] + each["baseline"]["requests"] == each["seen"] == each["ok"]
@@ -133,7 +135,7 @@ def test_a_finished_run_is_judged_again_without_an_engine(tmp_path: Path) -> Non
     run = Run.create("soak", vars(args), tmp_path / "run")
     for minute in range(12):
         run.append(ROWS, row(minute, {"billing": [(30, 40), (32, 40), (28, 40)] * 5}))
-    assert command.run(args, run, Say(open(os.devnull, "w"))) == 0
+    assert command.run(args, run, Say(io.StringIO())) == 0
     told: dict[str, Any] = run.told
     assert (told["state"], told["verdict"]) == ("done", "stable")
     assert "Nothing drifted over 12 whole minutes" in (run.folder / "report.md").read_text()
