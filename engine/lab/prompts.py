@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 from collections import Counter
@@ -21,6 +20,8 @@ DEFAULT_SCENARIO = "default"
 
 #: Faults of a file that are told; more lines would hide the first.
 MOST_FAULTS = 10
+#: Recorded prompts that are read; each is a request to the sidecar, which answers 50 a second where nothing is set.
+MOST_RECORDED = 5_000
 #: Fields of a request that the lab sets itself, or that would keep the figures away: several replies to one prompt
 #: have none of their own.
 _NOT_SENT = frozenset(("model", "stream", "stream_options", "n", "best_of", "scenario", "metadata", "id", "custom_id"))
@@ -68,7 +69,7 @@ class _Fault(Exception):
 Tell = Callable[[str], object]
 
 
-def read(source: str | Path, tell: Tell = lambda sentence: None, most: int | None = None) -> list[Prompt]:
+def read(source: str | Path, tell: Tell = lambda sentence: None, most: int = MOST_RECORDED) -> list[Prompt]:
     """The prompts of a file, or of a sidecar's admin port (`http://127.0.0.1:8001`): its newest, `most` at most.
 
     `tell` hears of what was left out. Raises PromptError for a source that cannot be read, has a line that is no
@@ -294,16 +295,6 @@ def sample(prompts: Sequence[Prompt], number: int, seed: int, least: int = 50) -
         chosen += there if wanted >= len(there) else chance.sample(there, wanted)
     chance.shuffle(chosen)
     return chosen
-
-
-def chosen(args: argparse.Namespace, tell: Tell, least: int = 50) -> list[Prompt]:
-    """What the shared options of the commands ask for: a sample of `--prompts`, of which each has a longest reply.
-
-    Raises PromptError.
-    """
-    # Of recorded traffic more than are needed, so that rare scenarios are among them.
-    prompts = limited(read(args.prompts, tell, max(5 * args.number, 1_000)), args.max_tokens)
-    return sample(greedy(prompts) if args.greedy else prompts, args.number, args.seed, least)
 
 
 def greedy(prompts: Sequence[Prompt]) -> list[Prompt]:

@@ -32,10 +32,10 @@ _PLACEHOLDER = re.compile(
 )
 
 
-def recorded(url: str, tell: Callable[[str], object], most: int | None = None) -> list[Prompt]:
-    """The prompts that the sidecar at `url` has stored, the newest first; `tell` hears how many were left out, and why.
+def recorded(url: str, tell: Callable[[str], object], most: int) -> list[Prompt]:
+    """The prompts that the sidecar at `url` has stored: the newest, `most` at most; `tell` hears what was left out.
 
-    Each is asked for by itself, and the sidecar bounds how often (admin_per_second): 50 a second where nothing is set.
+    Each is asked for by itself, and the sidecar bounds how often (admin_per_second).
 
     Raises PromptError where it does not answer, or has none.
     """
@@ -51,7 +51,8 @@ def recorded(url: str, tell: Callable[[str], object], most: int | None = None) -
     headers = {"authorization": f"Bearer {token}"}
     with httpx.Client(base_url=f"{url}/api/v1", headers=headers, timeout=_LIMIT_S, trust_env=False) as client:
         cursor: str | None = None
-        while most is None or len(prompts) < most:
+        tell(f"the prompts that {url} has stored are being read, the newest {most:,} at most")
+        while len(prompts) < most:
             page = _get(client, url, "/requests", {"limit": _PAGE} | ({"cursor": cursor} if cursor else {}))
             for row in page.get("requests") or ():
                 found = _prompt(client, url, row)
@@ -152,6 +153,6 @@ def _seconds(text: str | None) -> float:
 def _after(started_at: str) -> str:
     """A moment after it: of requests of one id, the newest before that is the one."""
     try:
-        return (datetime.fromisoformat(started_at) + timedelta(milliseconds=1)).isoformat()
+        return (datetime.fromisoformat(started_at) + timedelta(microseconds=1)).isoformat()
     except ValueError:
         return started_at

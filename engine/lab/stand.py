@@ -51,6 +51,8 @@ class Engine:
     process: int | None = None
     """Process id of the launcher, where the lab started it."""
     log: Path | None = None
+    events: Path | None = None
+    """The socket that its plugin tells its steps to, where the lab started it; nobody listens there by itself."""
     fingerprint: dict[str, Any] = field(default_factory=dict)
     """`FINGERPRINT` by name, as the plugin tells it; None what is not told."""
 
@@ -136,7 +138,7 @@ def engine(options: EngineOptions, run: Run, say: Say) -> Iterator[Engine]:
 
     with started(options, run, say) as child:
         about = attached(options, say, url=child.url, token=child.token)
-        yield _with(about, process=child.process, log=child.log, **_named(options, about))
+        yield _with(about, process=child.process, log=child.log, events=child.events, **_named(options, about))
 
 
 def attached(options: EngineOptions, say: Say, url: str | None = None, token: str | None = None) -> Engine:

@@ -11,10 +11,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import yaml
 
@@ -23,6 +24,9 @@ from .progress import Say
 from .run import Run
 from .stand import EngineOptions, StandError
 
+LAUNCHER = (sys.executable, "-m", "specwatch_engine.launch")
+#: The variable that names the socket of the plugin's events.
+EVENTS = "SPECWATCH_ENGINE_EVENTS"
 _READY = "engine ready on "
 #: What the launcher says of an engine that ended.
 _TELLING = ("engine: cause:", "engine: seen:", "engine: remedy:", "engine: whole log:")
@@ -39,6 +43,7 @@ class Started:
     token: str
     process: int
     log: Path
+    events: Path
 
 
 @contextmanager
@@ -47,26 +52,26 @@ def started(options: EngineOptions, run: Run, say: Say) -> Iterator[Started]:
     file = configuration(options, run)
     port, token = _free_port(), secrets.token_urlsafe(24)
     log, words = run.folder / "engine.log", run.folder / "launch.log"
-    command = [sys.executable, "-m", "specwatch_engine.launch", "-c", str(file), "--host", "127.0.0.1"]
+    command = [*LAUNCHER, "-c", str(file), "--host", "127.0.0.1"]
     command += ["--port", str(port), "--log", str(log), "--ready-timeout", f"{options.ready_s:g}"]
-    # Its steps are nobody's business: a listener that the environment names belongs to another engine.
-    environment = {name: value for name, value in os.environ.items() if name != "SPECWATCH_ENGINE_EVENTS"}
-    with words.open("wb") as output:
-        # In a session of its own, as Ctrl-C is for the run, which stops its engine in order.
+    with TemporaryDirectory(prefix="specwatch-") as folder, words.open("wb") as output:
+        # Of its own: a listener that the environment names is there for another engine. Paths of sockets are short.
+        events = Path(folder) / "events"
         process = subprocess.Popen(
             command,
-            env=environment | {TOKEN: token},
+            env=dict(os.environ) | {TOKEN: token, EVENTS: str(events)},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
+            # Ctrl-C is for the run, which stops its engine in order.
             start_new_session=True,
-            preexec_fn=_dies_with(os.getpid()),
+            preexec_fn=_dies_with(os.getpid()) if sys.platform == "linux" else None,
         )
-    try:
-        url = _wait(process, words, say, options.ready_s)
-        yield Started(url, token, process.pid, log)
-    finally:
-        _stop(process)
+        try:
+            url = _wait(process, words, say, options.ready_s)
+            yield Started(url, token, process.pid, log, events)
+        finally:
+            _stop(process)
 
 
 def configuration(options: EngineOptions, run: Run) -> Path:
@@ -143,7 +148,7 @@ def _free_port() -> int:
         return port
 
 
-def _dies_with(parent: int):  # type: ignore[no-untyped-def]
+def _dies_with(parent: int) -> Callable[[], None]:
     """Has a child get SIGTERM when the run's process is gone, however it went: an engine must not be left behind."""
     library = ctypes.CDLL(None, use_errno=True)
 

@@ -35,7 +35,7 @@ async def test_all_cores_must_obey() -> None:
     engine.state = stubborn  # type: ignore[method-assign]
     async with running(engine.handler) as upstream:
         control = Control(upstream.url, TOKEN)
-        with pytest.raises(ControlError, match="core 1 .* has a cap of 3, not 1"):
+        with pytest.raises(ControlError, match=r"core 1 .* has a cap of 3, not 1"):
             await asyncio.to_thread(control.cap, 1)
         assert await asyncio.to_thread(control.in_force) == 1
 
