@@ -22,8 +22,8 @@ from sidecar.record import Arm, Outcome, Record
 from sidecar.tap.tap import Facts, Tap, TapContext
 
 from .control import Control, ControlError
+from .exchange import Copy, ReplyHead, RequestHead
 from .prompts import Prompt
-from .said import Said, complaint_in, said_in
 from .stand import Engine, StandError
 
 #: Where this many requests failed and none was answered, the engine is at fault.
@@ -152,7 +152,7 @@ class _Loop:
         self._k = k
         self._on_reply = on_reply
         self._records: list[Record] = []
-        self._said: list[_Bytes] = []
+        self._said: list[Copy] = []
         facts = Facts(engine.draft, engine.k, drafts_nothing=k == 0)
         self._context = TapContext(
             "lab",
@@ -243,7 +243,7 @@ class _Loop:
             why = ": ".join(filter(None, (f"status {status}", said.complaint()[:_QUOTED])))
         return Reply(prompt, record, found.text, found.tool_calls, self._k), why
 
-    def _request(self, prompt: Prompt) -> tuple[bytes, _Head]:
+    def _request(self, prompt: Prompt) -> tuple[bytes, RequestHead]:
         body = {
             **prompt.body,
             "model": self._model,
@@ -255,10 +255,10 @@ class _Loop:
         fields = {"content-type": "application/json", "x-request-id": f"lab-{uuid.uuid4().hex}"}
         if prompt.scenario.isascii() and prompt.scenario.isprintable():
             fields["x-scenario"] = prompt.scenario
-        return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace"), _Head(prompt.endpoint, fields)
+        return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace"), RequestHead(prompt.endpoint, fields)
 
     async def _exchange(
-        self, client: httpx.AsyncClient, prompt: Prompt, head: _Head, body: bytes, tap: Tap
+        self, client: httpx.AsyncClient, prompt: Prompt, head: RequestHead, body: bytes, tap: Tap
     ) -> tuple[Outcome, int | None, int, str | None]:
         """(outcome, status, bytes of the reply, why there was none)."""
         status: int | None = None
@@ -267,7 +267,7 @@ class _Loop:
         try:
             async with client.stream("POST", url, content=body, headers=head.fields) as response:
                 status = response.status_code
-                tap.response(_ReplyHead(response), time.monotonic())
+                tap.response(ReplyHead(response), time.monotonic())
                 async for payload in response.aiter_raw():
                     tap.feed(payload, time.monotonic())
                     received += len(payload)
@@ -279,57 +279,9 @@ class _Loop:
             return (Outcome.BAD_GATEWAY if status is None else Outcome.TRUNCATED), status, received, why
         return (Outcome.OK if status < 400 else Outcome.UPSTREAM_ERROR), status, received, None
 
-    def _transcript(self) -> _Bytes:
-        self._said.append(_Bytes())
+    def _transcript(self) -> Copy:
+        self._said.append(Copy())
         return self._said[-1]
-
-
-class _Bytes:
-    """The tap's copy of a reply, its content coding undone."""
-
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        self._streamed = False
-
-    def request(self, body: bytes) -> None:
-        pass
-
-    def reply(self, payload: bytes) -> None:
-        self._parts.append(payload)
-
-    def end(self, record: Record, *, streamed: bool, whole: bool) -> None:
-        self._streamed = streamed
-
-    def read(self) -> Said:
-        return said_in(b"".join(self._parts), streamed=self._streamed)
-
-    def complaint(self) -> str:
-        return complaint_in(b"".join(self._parts), streamed=self._streamed)
-
-
-class _Head:
-    """The request head as the tap reads it."""
-
-    method = b"POST"
-    version = b"HTTP/1.1"
-
-    def __init__(self, path: str, fields: dict[str, str]) -> None:
-        self.path = path.encode()
-        self.fields = fields
-
-    def value(self, name: bytes) -> bytes | None:
-        found = self.fields.get(name.decode())
-        return None if found is None else found.encode()
-
-
-class _ReplyHead:
-    def __init__(self, response: httpx.Response) -> None:
-        self.status = response.status_code
-        self._fields = response.headers
-
-    def value(self, name: bytes) -> bytes | None:
-        found = self._fields.get(name.decode())
-        return None if found is None else found.encode("latin-1", "replace")
 
 
 def _first(group: BaseExceptionGroup) -> BaseException:
