@@ -398,7 +398,65 @@ def alerts_test(
     raise typer.Exit(int(failed))
 
 
-@app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@app.command()
+def doctor(
+    log: Annotated[
+        list[Path] | None, typer.Option(help="Log of an engine; may be repeated.", metavar="FILE", show_default=False)
+    ] = None,
+    bundle: Annotated[
+        Path | None,
+        typer.Option(help="Also write an archive for a bug report, without secrets.", metavar="FILE.tar.gz"),
+    ] = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Look at engine, sidecar, database and logs; exit code 0 nothing is wrong, 1 something is, 2 cannot look."""
+    from .doctor.command import doctor as look
+
+    raise typer.Exit(look(_load(config), logs=log or (), bundle=bundle, as_json=as_json))
+
+
+_PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+SettingsFile = Annotated[
+    Path | None, typer.Option("--settings", help="YAML file of settings, which names the database.", show_default=False)
+]
+
+
+@app.command(add_help_option=False, context_settings=_PASSED_ON)
+def qualify(context: typer.Context, settings: SettingsFile = None) -> None:
+    """Whether a draft is good enough, and for which scenarios: report and certificate."""
+    _lab("qualify", context.args, settings)
+
+
+@app.command(add_help_option=False, context_settings=_PASSED_ON)
+def sweep(context: typer.Context, settings: SettingsFile = None) -> None:
+    """How many draft tokens a step (k) are best, by scenario and load."""
+    _lab("sweep", context.args, settings)
+
+
+@app.command(add_help_option=False, context_settings=_PASSED_ON)
+def soak(context: typer.Context, settings: SettingsFile = None) -> None:
+    """Whether speculation stays as it is for hours."""
+    _lab("soak", context.args, settings)
+
+
+@app.command("self-draft", add_help_option=False, context_settings=_PASSED_ON)
+def self_draft(context: typer.Context, settings: SettingsFile = None) -> None:
+    """Make a draft of a target's own lower layers."""
+    _lab("self-draft", context.args, settings)
+
+
+def _lab(kind: str, arguments: list[str], settings: Path | None) -> NoReturn:
+    from .lab import run
+
+    try:
+        code = run(kind, arguments, settings)
+    except SettingsError as error:
+        _fail(str(error))
+    raise typer.Exit(code)
+
+
+@app.command(add_help_option=False, context_settings=_PASSED_ON)
 def grafana(context: typer.Context) -> None:
     """Dashboards and alert rules for Grafana and Prometheus: push, export."""
     _exec("specwatch_grafana", *context.args)

@@ -1,1 +1,170 @@
-"""The command line of the lab: runs it, and keeps a row of each run."""
+"""`specwatch qualify` and its like: the lab's own process beside this one, and a row of its run in the database.
+
+The lab measures, and knows no database; whoever starts it here keeps the row, at the run's beginning and at its end. A
+database that is away is worth a line, and never the run.
+"""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import Any, TypeAlias
+
+from .settings import Settings, SettingsError, load
+from .store.lab import LabError, put
+
+MODULE = "specwatch_engine.lab"
+#: Where its runs are by default, what tells of one, and the file that holds the id of the process that runs it.
+ROOT, RUN, LOCK = Path(".run/lab"), "run.json", ".lock"
+#: How often the folder of the run is looked for, s.
+_LOOK_S = 0.5
+#: Longest run.json that is recorded, bytes.
+_MOST_BYTES = 33_554_432
+
+_Child: TypeAlias = "subprocess.Popen[bytes]"
+
+_HELP = """
+the record:
+  --settings FILE       the sidecar's settings, which name the database that keeps a row of the run (default: the file
+                        that SPECWATCH_CONFIG names, or variables as SPECWATCH_DATABASE_URL; where neither names a
+                        database: specwatch.db, if it is there)
+"""
+
+
+def run(kind: str, arguments: Sequence[str], settings_file: Path | None = None) -> int:
+    """Have the lab do it, on this terminal; returns its exit status. `arguments` are its own.
+
+    Raises SettingsError where `settings_file` cannot be used.
+    """
+    if {"-h", "--help"} & set(arguments):
+        code = subprocess.call([sys.executable, "-m", MODULE, kind, "--help"])
+        if code == 0:
+            print(_HELP.rstrip())
+        return code
+    settings = _settings(settings_file)
+    with _outliving() as children:
+        child = subprocess.Popen([sys.executable, "-m", MODULE, kind, *arguments])
+        children.append(child)
+        folder = _folder_of(child, arguments) if settings is not None else None
+        told = None if folder is None else _read(folder)
+        if settings is not None and folder is not None and told is not None:
+            _record(settings, folder, told)
+        code = child.wait()
+        if settings is not None and folder is not None and (told := _read(folder)) is not None:
+            _record(settings, folder, _ended(told, code))
+    return code if code >= 0 else 128 - code
+
+
+def _settings(file: Path | None) -> Settings | None:
+    """None where runs are not recorded. Raises SettingsError where `file` cannot be used."""
+    try:
+        settings = load(file)
+    except SettingsError as error:
+        if file is not None:
+            raise
+        # What the environment has wrong is the sidecar's affair.
+        _warn(f"the run is not recorded: {error}")
+        return None
+    default = Settings.model_fields["database_url"].default
+    if "database_url" in settings.model_fields_set or settings.database_url != default:
+        return settings
+    return settings if Path(default.removeprefix("sqlite:///")).is_file() else None
+
+
+@contextmanager
+def _outliving() -> Iterator[list[_Child]]:
+    """Outlive the signals that end the processes that are put into the list: they have a run to close, and this one its
+    row.
+
+    Ctrl-C reaches all, as they are of one process group. The handler does nothing, and is not SIG_IGN, which a child
+    would inherit.
+    """
+    children: list[_Child] = []
+
+    def end(number: int, frame: FrameType | None) -> None:
+        for child in children:
+            child.send_signal(number)
+
+    before = {
+        signal.SIGINT: signal.signal(signal.SIGINT, lambda number, frame: None),
+        signal.SIGTERM: signal.signal(signal.SIGTERM, end),
+    }
+    try:
+        yield children
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _folder_of(child: _Child, arguments: Sequence[str]) -> Path | None:
+    """The folder of the run that the child holds, once it does; None where it ends without one."""
+    # Whichever option names it.
+    named = [Path(part) for each in arguments for part in (each, each.partition("=")[2]) if part]
+    while True:
+        ended = _is_over(child)
+        for folder in [*named, *_children(ROOT)]:
+            if _holder(folder) == child.pid:
+                return folder.absolute()
+        if ended:
+            return None
+
+
+def _is_over(child: _Child) -> bool:
+    try:
+        child.wait(_LOOK_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _children(folder: Path) -> Iterable[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return ()
+
+
+def _holder(folder: Path) -> int | None:
+    """Id of the process that holds a run there, or held it last."""
+    try:
+        if not (folder / RUN).is_file():
+            return None
+        text = (folder / LOCK).read_bytes()[:20].strip()
+    except (OSError, ValueError):
+        return None
+    return int(text) if text.isdigit() else None
+
+
+def _read(folder: Path) -> dict[str, Any] | None:
+    try:
+        with (folder / RUN).open("rb") as file:
+            told = json.loads(file.read(_MOST_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return told if isinstance(told, dict) else None
+
+
+def _ended(told: dict[str, Any], code: int) -> dict[str, Any]:
+    """One that was killed could not say so."""
+    if told.get("state") != "running":
+        return told
+    at = datetime.now(UTC).isoformat(timespec="milliseconds")
+    return told | {"state": "interrupted" if code < 0 else "failed", "ended_at": at}
+
+
+def _record(settings: Settings, folder: Path, told: dict[str, Any]) -> None:
+    try:
+        put(settings.database_url, told | {"instance": settings.instance, "folder": str(folder)})
+    except LabError as error:
+        _warn(f"the run is not recorded: {error}")
+
+
+def _warn(message: str) -> None:
+    # Where a bar of progress stands, it is put on a line of its own.
+    begin = "\r" if sys.stderr.isatty() else ""
+    print(f"{begin}specwatch: {message}", file=sys.stderr, flush=True)

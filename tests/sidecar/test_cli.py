@@ -30,7 +30,9 @@ def wrong_files(folder: Path) -> list[tuple[Path, str]]:
     ]
 
 
-@pytest.mark.parametrize("command", ["up", "sidecar", "status", "fallback auto", "db upgrade", "alerts check"])
+@pytest.mark.parametrize(
+    "command", ["up", "sidecar", "status", "fallback auto", "db upgrade", "alerts check", "doctor"]
+)
 def test_a_wrong_configuration_is_exit_code_2(command: str, tmp_path: Path) -> None:
     for file, word in wrong_files(tmp_path):
         code, said = run(*command.split(), "-c", str(file))
@@ -60,6 +62,8 @@ def test_so_is_that_of_an_engine(tmp_path: Path) -> None:
         ("alerts test", "Missing argument"),
         ("no-such-command", "No such command"),
         ("fallback", "Missing argument"),
+        ("qualify --settings nowhere.yaml", "nowhere.yaml: No such file"),
+        ("self-draft --settings", "requires an argument"),
         ("", "Usage"),
     ],
 )
