@@ -29,8 +29,8 @@ from ..stand import engine as engine_of
 from . import certificate
 from .certificate import CertificateError
 from .findings import Evidence, Judgement, judged
-from .gates import Limits, Trial, Verdict
-from .measure import ASKED, OUTPUTS, PAIRS, TRIALS, Asked, Measure, Similarity, choose, facts, step_plan
+from .gates import Limits, Verdict
+from .measure import ASKED, OUTPUTS, PAIRS, Asked, Measure, Similarity, choose, facts, step_plan, trials_of
 from .outputs import Outputs
 from .pairs import Pair
 from .picture import DEFINITIONS, summary
@@ -178,7 +178,7 @@ def evidence(run: Run, limits: Limits) -> Evidence:
         known[0],
         limits,
         list(asked.values()),
-        [msgspec.convert(row, Trial, strict=False) for row in run.rows(TRIALS)],
+        trials_of(run),
         [msgspec.convert(row, Pair) for row in run.rows(PAIRS)],
         [msgspec.convert(row, Outputs) for row in run.rows(OUTPUTS)],
         str(row["reason"]) if checked is None else msgspec.convert(checked, Report),

@@ -150,13 +150,10 @@ def _reasons(
     certified = [each for each in scenarios if each.certified]
     if certified:
         worst = min(certified, key=lambda each: each.figures.low or 0.0)
-        low = worst.figures.low or 0.0
         names = ", ".join(sorted(each.name for each in certified))
-        so_far = (
-            "" if made in (Verdict.QUALIFIED, Verdict.IN_PART) else " by itself, though the draft as a whole is not"
-        )
-        whose = f", least of {worst.name}" if len(certified) > 1 else ""
-        said.append(f"Certified{so_far}: {names}: p is {low:.3f} or more{whose}.")
+        good = made in (Verdict.QUALIFIED, Verdict.IN_PART)
+        word = "Certified" if good else "Not certified, although good enough by their own p"
+        said.append(f"{word}: {names}. The lowest of their intervals begins at {worst.figures.low:.3f} ({worst.name}).")
     if even is not None:
         said += _of_break_even(even)
     said += [gate.words for gate in gates if gate.passed is True]

@@ -23,6 +23,8 @@ from .scenarios import ENOUGH, Overall, Scenario, Standing, more_needed
 
 #: Prompts that a mean step time needs before its interval is trusted.
 ENOUGH_TRIALS = 12
+#: Share of the replies that a mean leaves out at either end.
+_TRIMMED = 0.2
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -93,7 +95,9 @@ class StepTimes:
 def step_times(trials: Sequence[Trial], plain_kind: PlainKind | None) -> StepTimes:
     """From trials that all have the same k.
 
-    T(k) = S time after the first token / S verify steps: the first token comes of the prefill, which verifies nothing.
+    T(k) is the mean over replies of (time after the first token / verify steps): the first token comes of the prefill,
+    which verifies nothing. A fifth of the replies at either end is left out (trimmed mean), as a machine's other work
+    shows as a few that are far off.
     draft step = (T(K) - T(1)) / (K - 1), c = draft step / T(0). With one k only, c <= (T(k)/T(0) - 1)/k: a verify step
     takes longer than a plain one by k draft steps at least. Intervals by the jackknife over the prompts, so that what
     is long in all of a prompt's replies cancels.
@@ -139,8 +143,11 @@ def step_times(trials: Sequence[Trial], plain_kind: PlainKind | None) -> StepTim
 
 
 def _mean(found: Sequence[Steps]) -> float | None:
-    steps = sum(each.steps for each in found)
-    return math.fsum(each.ms for each in found) / steps if steps else None
+    """Trimmed, of the times of a step."""
+    times = sorted(each.ms / each.steps for each in found)
+    cut = int(_TRIMMED * len(times))
+    kept = times[cut : len(times) - cut]
+    return math.fsum(kept) / len(kept) if kept else None
 
 
 def _slope(points: Sequence[tuple[int, float | None]]) -> float | None:

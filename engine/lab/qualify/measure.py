@@ -104,7 +104,7 @@ class Measure:
 
     async def steps(self, plan: StepPlan, most: int, limit: float) -> None:
         """Ask prompts one at a time with each number of draft tokens, interleaved so that drift cancels."""
-        trials = [msgspec.convert(row, Trial) for row in self.run.rows(TRIALS)]
+        trials = trials_of(self.run)
         done = {trial.prompt for trial in trials}
         waiting = [prompt for prompt in self.prompts if prompt.id not in done]
         with self.say.bar("step times", most) as bar:
@@ -336,6 +336,11 @@ def timed(reply: Reply | None) -> Timed | None:
         return None
     record = reply.record
     return Timed(float(reply.record.latency_ms), record.ttft_ms, record.completion_tokens)
+
+
+def trials_of(run: Run) -> list[Trial]:
+    # Not strict: the keys of JSON objects are texts.
+    return [msgspec.convert(row, Trial, strict=False) for row in run.rows(TRIALS)]
 
 
 def answer(reply: Reply) -> Answer:

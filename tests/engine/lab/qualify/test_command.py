@@ -1,0 +1,170 @@
+import asyncio
+import json
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from specwatch_engine.lab.__main__ import parser_of
+from specwatch_engine.lab.progress import Say
+from specwatch_engine.lab.qualify import certificate, command
+from specwatch_engine.lab.run import Run, RunError, State
+from specwatch_engine.lab.stand import StandError
+from specwatch_engine.lab.summary import Summary, read
+from support.steered_engine import TOKEN
+from support.upstream import running
+
+
+def options(*argv: str) -> Namespace:
+    # Step times are the machine's: what is made of them is tested without one.
+    return parser_of("qualify", command).parse_args(["--step-prompts", "2", "--similarity", "none", *argv])
+
+
+async def qualified(url: str, prompts: Path, out: Path, *argv: str) -> tuple[int, Summary]:
+    """Exit status and summary of a run in `out`, which is gone on with where it is there."""
+    args = options("--engine", url, "--prompts", str(prompts), "--pairs", "3", "--concurrencies", "1,2", *argv)
+
+    def whole() -> int:
+        run = Run.resume(out) if (out / "run.json").exists() else Run.create("qualify", vars(args), out)
+        try:
+            return command.run(args, run, Say())
+        finally:
+            run.close()
+
+    code = await asyncio.to_thread(whole)
+    return code, read(json.loads((out / "run.json").read_text())["summary"])
+
+
+@pytest.fixture(autouse=True)
+def _token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECWATCH_ENGINE_TOKEN", TOKEN)
+
+
+def row_of(summary: Summary, name: str) -> dict[str, Any]:
+    table = summary.tables[0]
+    return next(dict(zip(table.columns, row, strict=True)) for row in table.rows if row[0] == name)
+
+
+async def test_the_weak_scenario_is_found_though_the_global_p_passes(
+    drafting: Any, prompt_file: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    async with running(drafting.handler) as upstream:
+        code, summary = await qualified(upstream.url, prompt_file, out, "--p", "0.6", "--sign-off", "Ada")
+    assert row_of(summary, "billing")["standing"] == "certified"
+    assert row_of(summary, "faults")["standing"] == "rejected"
+    assert summary.tables[0].rows[0][0] == "faults"
+    gates = {gate.name: gate.passed for gate in summary.gates}
+    assert (gates["p"], gates["replies"], gates["draft step"]) == (True, True, None)
+    # The tokenizers of a pair that exists on paper only cannot be compared.
+    assert (gates["tokenizers"], summary.verdict, code) == (None, "cannot tell", 2)
+    document = certificate.read((out / "certificate.json").read_bytes())
+    assert (document["signed_off_by"], document["verdict"]) == ("Ada", "cannot tell")
+    assert {name: each["certified"] for name, each in document["scenarios"].items()} == {
+        "billing": False,
+        "faults": False,
+    }
+    assert document["limits"] == {"p": 0.6, "draft_step": 0.333}
+    assert {"report.html", "report.md", "run.json"} <= {path.name for path in out.iterdir()}
+    # Texts stay out of the rows, and the engine is left as it was.
+    assert not any("q17" in path.read_text() for path in out.glob("*.jsonl"))
+    assert (drafting.cap, drafting.mode) == (None, "hard")
+
+
+def rows_of(out: Path, name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / f"{name}.jsonl").read_text().splitlines()]
+
+
+async def test_a_run_goes_on_where_it_was_cut(drafting: Any, prompt_file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    drafting.fails = {f"q{i}" for i in range(120)} - {"q1", "q2", "q3"}
+    async with running(drafting.handler) as upstream:
+        with pytest.raises(StandError, match="failed"):
+            await qualified(upstream.url, prompt_file, out)
+        drafting.fails, drafting.refuses_plain = {"q7"}, True
+        with pytest.raises(StandError, match="failed"):
+            await qualified(upstream.url, prompt_file, out)
+        answered = [row["prompt"] for row in rows_of(out, "speculative") if row["outcome"] == "ok"]
+        # Each was answered once, in the one run or the other.
+        assert len(answered) == len(set(answered)) == 119
+        assert len(rows_of(out, "steps")) == 2
+        drafting.refuses_plain = False
+        code, summary = await qualified(upstream.url, prompt_file, out)
+        assert len(rows_of(out, "steps")) == 2
+        drafting.asked.clear()
+        assert await qualified(upstream.url, prompt_file, out) == (code, summary)
+    assert drafting.asked == []
+    assert any("1 of 120 requests failed (1 upstream_error)" in reason for reason in summary.reasons)
+
+
+async def test_a_run_that_ended_is_only_signed(drafting: Any, prompt_file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    async with running(drafting.handler) as upstream:
+        await qualified(upstream.url, prompt_file, out, "--number", "40")
+        unsigned = certificate.read((out / "certificate.json").read_bytes())
+        drafting.asked.clear()
+        await qualified(upstream.url, prompt_file, out, "--number", "40", "--sign-off", "Grace Hopper")
+    assert drafting.asked == []
+    signed = certificate.read((out / "certificate.json").read_bytes())
+    assert signed == unsigned | {"signed_off_by": "Grace Hopper", "sha256": signed["sha256"]}
+    assert "signed off by Grace Hopper" in (out / "report.md").read_text()
+
+
+async def test_replies_that_differ_are_told_by_the_letter_without_an_embedder(
+    drafting: Any, prompt_file: Path, tmp_path: Path
+) -> None:
+    drafting.says = {f"q{i}": "other" for i in range(1, 120)}
+    async with running(drafting.handler) as upstream:
+        _, summary = await qualified(upstream.url, prompt_file, tmp_path / "run", "--number", "40")
+    gate = next(gate for gate in summary.gates if gate.name == "replies")
+    assert gate.passed is None
+    assert "--similarity is none" in gate.words
+
+
+async def test_without_the_plugin_p_is_told_and_the_rest_said_to_be_missing(
+    drafting: Any, prompt_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SPECWATCH_ENGINE_TOKEN")
+    async with running(drafting.handler) as upstream:
+        code, summary = await qualified(upstream.url, prompt_file, tmp_path / "run")
+    gates = {gate.name: gate for gate in summary.gates}
+    assert (code, gates["p"].passed) == (2, True)
+    assert gates["draft step"].passed is None
+    assert "SPECWATCH_ENGINE_TOKEN" in gates["draft step"].words
+    assert not any(plain for _, plain in drafting.asked)
+
+
+async def test_another_engine_cannot_go_on_with_a_run(drafting: Any, prompt_file: Path, tmp_path: Path) -> None:
+    drafting.fails = {f"q{i}" for i in range(120)}
+    async with running(drafting.handler) as upstream:
+        with pytest.raises(StandError):
+            await qualified(upstream.url, prompt_file, tmp_path / "run")
+        drafting.draft_model = "/models/draft_b"
+        with pytest.raises(StandError, match="has draft /models/draft_b, the run began with /models/draft_a"):
+            await qualified(upstream.url, prompt_file, tmp_path / "run")
+
+
+def test_a_run_without_measurements_is_not_judged(tmp_path: Path) -> None:
+    run = Run.create("qualify", {}, tmp_path / "run")
+    with pytest.raises(RunError, match="no measurements"):
+        command.evidence(run, command.Limits())
+    assert run.told["state"] == State.RUNNING
+    run.close()
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--p", "1.2"], "--p: must be a number between 0 and 1, not '1.2'"),
+        (["--p", "nan"], "--p: must be a number between 0 and 1"),
+        (["--draft-step", "0"], "--draft-step: must be a number between 0 and 1"),
+        (["--concurrencies", "1,x"], "--concurrencies: must be a whole number of at least 1, not 'x'"),
+        (["--concurrency", "0"], "--concurrency: must be a whole number"),
+        (["--valid-days", "9999"], "--valid-days: must be a number of days, 3660 at most"),
+        (["--similarity", "bleu"], "--similarity: invalid choice"),
+    ],
+)
+def test_a_wrong_option_is_named(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        options(*argv)
+    assert said in capsys.readouterr().err
