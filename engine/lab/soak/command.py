@@ -34,7 +34,8 @@ MAY_CHANGE = frozenset(("proxy", "api", "events"))
 _YEAR_MINUTES = 366 * 24 * 60
 _DEFINITIONS = {
     "p": "accepted / drafted tokens (pooled), as the sidecar records them",
-    "drift": "a lasting change of a figure that chance explains in about one run in a hundred",
+    "drift": "a lasting change of a figure that chance would hardly explain: in simulated runs without any, less than "
+    "one in a hundred was said to drift, and up to one in twelve where minutes strongly resemble their neighbours",
     "began": "the minute from which on the figure was most likely another",
     "baseline": "requests served without speculation, which a busy machine slows as much",
 }

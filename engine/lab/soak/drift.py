@@ -6,15 +6,27 @@ is (a generalised likelihood ratio over the moment; Siegmund, Sequential Analysi
 told of sizes or directions. The noise is learned from the part before: minutes are more unlike each other than their
 tokens would make them (overdispersion), and neighbours resemble each other (autocorrelation).
 
-False alarms in a whole run, of 1000 simulated ones per line (p of 0.78, 22 requests a minute, requests' own p beta
-distributed with intraclass correlation 0.1, in every minute a common shift of logit p of 0.15, `rho` its correlation
-from one minute to the next; five figures, one of them the mix; `tests/engine/lab/soak/test_drift.py` repeats a part):
+False alarms, in simulated runs without any change (p of 0.78, 22 requests a minute, requests' own p beta distributed
+with intraclass correlation 0.1, in every minute a shift of logit p of standard deviation 0.15, `rho` its correlation
+from one minute to the next; a run has five such figures, and counts where any of them raised one):
 
-@RATES@
+    minutes   rho 0          rho 0.3        rho 0.6
+    60        2 of 1000      4 of 1000      48 of 1000
+    1440      0 of 100       4 of 100       8 of 100
 
-Minutes until a change of one scenario was found, in the same world (median, and how many of 200 were found):
+So ALPHA is kept where minutes know little of each other, and not where they resemble their neighbours strongly. The
+figures of a run were simulated apart from each other, and the mix is not.
 
-@DELAYS@
+Minutes until a drop from 0.78 at minute 30 of 60 was found, of one figure of five in the same world: the median of
+those runs in which it was found before the end, and how many of 200 these were:
+
+    to        rho 0          rho 0.3
+    0.43      2 (200)        2 (200)
+    0.60      3 (200)        4 (200)
+    0.70      13 (141)       14 (123)
+    0.74      14 (19)        16.5 (26)
+
+`tests/engine/lab/soak/test_drift.py` repeats a part.
 """
 
 from __future__ import annotations
@@ -27,7 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats  # type: ignore[import-untyped]
 
-#: Chance of a false alarm that a run is allowed in all its figures of one kind together.
+#: Chance of a false alarm that a run is allowed in all its figures of one kind together: what is aimed at, see above.
 ALPHA = 0.01
 #: Points that there must be before one can be told from another, and behind a change.
 LEAST_REFERENCE, LEAST_AFTER = 5, 2
