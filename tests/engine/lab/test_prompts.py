@@ -317,7 +317,7 @@ async def test_recorded_prompts_are_asked_again(tmp_path: Path, monkeypatch: pyt
         (b"/v1/responses", {"input": "hello"}),
     ]
     told: list[str] = []
-    async with way(tmp_path, answering(reply), spool=tmp_path / "spool", admin_per_second=5, **options) as made:
+    async with way(tmp_path, answering(reply), spool=tmp_path / "spool", admin_per_second=10, **options) as made:
         for number, (path, body) in enumerate(bodies):
             extra = b"X-Scenario: billing\r\nX-Request-Id: id-%d\r\n" % (number if number != 1 else 0)
             await made.ask(body, path, extra)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from specwatch_engine.lab import run as runs
 from specwatch_engine.lab.run import Run, RunError, State, as_json
@@ -140,6 +140,7 @@ def test_two_processes_do_not_write_one_run(tmp_path: Path) -> None:
 ROWS = st.lists(st.dictionaries(st.text(), st.none() | st.integers() | st.text() | st.booleans() | st.lists(st.text())))
 
 
+@settings(max_examples=40)  # each writes files, and syncs them
 @given(rows=ROWS, cut=st.integers(0, 200))
 def test_however_a_file_of_rows_was_cut_the_whole_ones_stay(
     tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]], cut: int
