@@ -174,7 +174,8 @@ def _sidecar(args: argparse.Namespace, engine: Engine | None, run: Run, scenario
         yield Watched(args.proxy.rstrip("/").removesuffix("/v1"), args.api.rstrip("/"), token, listener(args.api))
         return
     assert engine is not None
-    with private(engine, run, scenarios, None if args.events is None else Path(args.events)) as watched:
+    events = engine.events if args.events is None else Path(args.events)
+    with private(engine, run, scenarios, events) as watched:
         yield watched
 
 
