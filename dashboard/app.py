@@ -9,7 +9,7 @@ from dashboard import parts, states
 from dashboard.client import Problem
 from dashboard.connection import client
 from dashboard.filters import Filters, filters
-from dashboard.pages import drafts, events, latency, now, quality, requests, scenarios, tokenizers, truncation
+from dashboard.pages import drafts, events, lab, latency, now, quality, requests, scenarios, tokenizers, truncation
 
 #: A drawing of its own: Streamlit would have the browser fetch another one from the internet.
 ICON = (
@@ -27,6 +27,7 @@ PAGES: list[tuple[ModuleType, str, str]] = [
     (events, "Events", "event_note"),
     (requests, "Requests", "list_alt"),
     (drafts, "Drafts", "edit_note"),
+    (lab, "Lab", "science"),
 ]
 
 

@@ -41,7 +41,7 @@ class Kind(StrEnum):
     BUSY = "busy"
     #: The sidecar understood and said no.
     REFUSED = "refused"
-    #: There is no request of this id, or not where it was looked for.
+    #: There is no request or run of this id, or not where it was looked for.
     MISSING = "missing"
     UNEXPECTED = "unexpected"
 
@@ -127,6 +127,13 @@ class Client:
         """Prompt and reply of the same, where they are stored; for the control token only."""
         return self._get(f"requests/{quote(request_id, safe='')}/texts", shapes.StoredTexts, {"until": until})
 
+    def lab_runs(self, **query: str | None) -> shapes.LabPage:
+        return self._get("lab/runs", shapes.LabPage, query)
+
+    def lab_run(self, run_id: str) -> shapes.LabRun:
+        """With its summary."""
+        return self._get(f"lab/runs/{quote(run_id, safe='')}", shapes.LabRun)
+
     def drafts(self, limit: int) -> shapes.Drafts:
         """What the draft proposed for the last requests. The sidecar refuses where it keeps none."""
         return self._get("drafts", shapes.Drafts, {"limit": str(limit)})
@@ -178,7 +185,7 @@ class Client:
             return Problem(Kind.BUSY, f"The sidecar at {self.url} is asked too often ({said}).")
         if response.status_code == 503:
             return Problem(Kind.DATABASE, f"The sidecar cannot read its database at the moment ({said}).")
-        if response.status_code == 404 and name.startswith("requests/"):
+        if response.status_code == 404 and name.startswith(("requests/", "lab/runs/")):
             return Problem(Kind.MISSING, f"The sidecar answered {said}.")
         if 400 <= response.status_code < 500 and response.status_code != 404:
             return Problem(Kind.REFUSED, f"The sidecar refused: {said}.")

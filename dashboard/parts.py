@@ -101,7 +101,7 @@ def tiles(row: Sequence[Tile]) -> None:
                 tile(each)
 
 
-def chart(title: str, figure: Any, *, helped: str, key: str, **options: Any) -> None:
+def chart(title: str, figure: Any, *, helped: str | None, key: str, **options: Any) -> None:
     st.markdown(f"**{title}**", help=helped)
     st.plotly_chart(figure, key=key, config={"displayModeBar": False, "responsive": True}, **options)
 

@@ -504,7 +504,7 @@ class StoredTexts(Shape):
 class Event(Shape):
     at: datetime
     instance: str
-    kind: Literal["switch", "engine", "version", "alert", "alignment"]
+    kind: Literal["switch", "engine", "version", "alert", "alignment", "lab"]
     subject: str
     what: str
     words: str
@@ -514,6 +514,39 @@ class Event(Shape):
 
 class EventPage(Shape):
     events: list[Event]
+    next_cursor: str | None
+
+
+LabState = Literal["running", "done", "failed", "interrupted"]
+
+
+class LabRunShort(Shape):
+    id: str
+    kind: str
+    state: LabState
+    verdict: str | None
+    started_at: datetime
+    ended_at: datetime | None
+    updated_at: datetime
+    instance: str
+    model: str | None
+    draft_model: str | None
+    num_speculative_tokens: int | None
+    folder: str
+    version: str
+    title: str | None
+    reasons: list[str]
+
+
+class LabRun(LabRunShort):
+    fingerprint: dict[str, Any] | None
+    #: Read by `frames.lab_summary`.
+    summary: dict[str, Any] | None
+    options: dict[str, Any] | None
+
+
+class LabPage(Shape):
+    runs: list[LabRunShort]
     next_cursor: str | None
 
 

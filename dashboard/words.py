@@ -92,7 +92,15 @@ DEFINITIONS = MappingProxyType(
         "reached": "Verify steps in which this position was drafted and every earlier one accepted.",
         "event": (
             "A switch of decoding, an order to an engine, another version or setting, an alert that begins or ends, "
-            "a token that has another id in the draft model."
+            "a token that has another id in the draft model, a run of the lab that ended."
+        ),
+        "verdict": (
+            "What a run of the lab comes to. qualify: qualified, qualified in part (not for every scenario), rejected; "
+            "sweep: recommended, no gain; soak: stable, drift, failed; self-draft: made; any of them: cannot tell."
+        ),
+        "gate": (
+            "A condition of the verdict: a value against its limit. Cannot tell: there is no value, or there are too "
+            "few requests for one."
         ),
         "request id": "The X-Request-Id of the request, or one that the sidecar gave. Clients may use one again.",
         "reply id": "The id in the reply, as chatcmpl-…; drafts and similarities go by it.",

@@ -12,6 +12,7 @@ from plotly.subplots import make_subplots  # type: ignore[import-untyped]
 from dashboard import shapes
 from dashboard.frames.base import iso, plain, ratio, span, utc
 from dashboard.frames.facts import Fact
+from dashboard.frames.lab import tone_of
 from dashboard.frames.now import p_over_time
 from dashboard.frames.plots import AUTOREGRESSIVE, MARGIN, MUTED, OTHER, SPECULATIVE
 from dashboard.words import NO_DATA, P_MIN
@@ -30,6 +31,7 @@ LANES = {
     "version": Lane("versions", "deployed_code", "Specwatch starts, or versions, models or settings change"),
     "alert": Lane("alerts", "notifications", "an alert begins or ends"),
     "alignment": Lane("alignment", "translate", "a token is found to have another id in the draft model"),
+    "lab": Lane("lab", "science", "a run of the lab ends"),
 }
 #: Shown around an event by the links to other pages.
 AROUND = timedelta(minutes=5)
@@ -42,7 +44,8 @@ _TONES = {AUTOREGRESSIVE: ":orange", SPECULATIVE: ":blue", OTHER: ":green", MUTE
 
 KEY = (
     "Switches: ■ off, ▶ on or being probed. Alerts: ✖ critical begins, ▲ begins, ○ ends. ★ order to an engine, "
-    "◆ another version or setting, or a moved token. Dotted: decoding was switched or an alert began."
+    "◆ another version or setting, or a moved token. ⬢ a run of the lab ended. Dotted: decoding was switched or an "
+    "alert began."
 )
 
 
@@ -70,6 +73,9 @@ def sign(event: shapes.Event) -> Sign:
         return Sign(event.what, icon, SPECULATIVE, "triangle-right")
     if event.kind == "alignment":
         return Sign("moved", icon, AUTOREGRESSIVE, "diamond")
+    if event.kind == "lab":
+        colour = {"good": OTHER, "bad": AUTOREGRESSIVE}.get(tone_of(event.what), MUTED)
+        return Sign(event.what, icon, colour, "hexagon")
     return Sign(event.kind, icon, MUTED, "diamond" if event.kind == "version" else "star")
 
 
@@ -98,6 +104,12 @@ def slice_of(event: shapes.Event) -> dict[str, str]:
     if event.kind != "alert" or not isinstance(labels, dict):
         return {}
     return {name: str(labels[name]) for name in ("scenario", "model") if labels.get(name)}
+
+
+def run_of(event: shapes.Event) -> str | None:
+    """The run of the lab that it is about."""
+    run = (event.evidence or {}).get("run") if event.kind == "lab" else None
+    return run if isinstance(run, str) else None
 
 
 # Evidence in words
@@ -129,6 +141,7 @@ _WORDS = {
     "draft_id": "id in the draft model",
     "target_text": "text in the target model",
     "draft_text": "text in the draft model",
+    "kind": "command",
 }
 _RATIOS = {"p", "p_per_token", "low", "high", "mark", "p_since_change", "similarity", "latency_ratio", "share"}
 _TIMES = {"starts_at", "first_seen", "last_seen", "since"}

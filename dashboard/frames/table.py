@@ -21,12 +21,14 @@ STYLE = """<style>
   border-bottom: 1px solid rgba(128,128,128,.25); font-variant-numeric: tabular-nums; }
 .sw-table th { font-weight: 600; vertical-align: bottom; }
 .sw-table th.sw-broad { white-space: normal; min-width: 4rem; }
+.sw-table td.sw-words { white-space: normal; min-width: min(22rem, 60vw); }
 .sw-table abbr { text-decoration: underline dotted rgba(128,128,128,.8); text-underline-offset: .2em; cursor: help; }
 .sw-table th:first-child, .sw-table td:first-child { position: sticky; left: 0; background: Canvas;
   max-width: min(14rem, 42vw); overflow: hidden; text-overflow: ellipsis; }
 .sw-table .sw-bad { color: light-dark(#B34700, #FF9B5C); font-weight: 600; }
 .sw-table .sw-none { opacity: .6; font-style: italic; }
 .sw-table tr.sw-marked td:first-child { border-left: .3rem solid #D55E00; }
+.sw-table tr.sw-opened td:first-child { border-left: .3rem solid #0072B2; }
 </style>"""
 
 
@@ -37,12 +39,16 @@ class Cell:
     href: str | None = None
     #: On hover.
     more: str = ""
+    #: Sentences, which take more than a line.
+    words: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     cells: Sequence[Cell]
     marked: bool = False
+    #: What the page shows more of.
+    opened: bool = False
 
 
 NONE = Cell(NO_DATA, "none")
@@ -65,12 +71,14 @@ def _head(title: str, terms: Sequence[str]) -> str:
 
 
 def _row(row: Row) -> str:
-    marked = ' class="sw-marked"' if row.marked else ""
+    marked = ' class="sw-marked"' if row.marked else ' class="sw-opened" aria-current="true"' if row.opened else ""
     return f"<tr{marked}>{''.join(_cell(cell) for cell in row.cells)}</tr>"
 
 
 def _cell(cell: Cell) -> str:
-    tone = f' class="sw-{cell.tone}"' if cell.tone else ""
+    looks = [f"sw-{cell.tone}"] if cell.tone else []
+    looks += ["sw-words"] if cell.words else []
+    tone = f' class="{" ".join(looks)}"' if looks else ""
     more = f' title="{escape(cell.more)}"' if cell.more else ""
     text = escape(cell.text)
     if cell.href is not None:

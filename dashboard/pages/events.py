@@ -100,5 +100,7 @@ def _one(event: shapes.Event) -> None:
     st.caption(plain(f"Told by instance {event.instance}, {utc(event.at):%Y-%m-%d %H:%M:%S} UTC"))
     around, names = frames.around(event), frames.slice_of(event)
     with st.container(horizontal=True):
+        if (run := frames.run_of(event)) is not None:
+            link("What the run found", "lab", {"run": run})
         link("Requests around it", "requests", around | names)
         link(f"Truncation{' of its slice' if names else ''} around it", "truncation", around | names)

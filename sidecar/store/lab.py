@@ -50,8 +50,9 @@ def put(database_url: str, run: Mapping[str, Any]) -> None:
 
     `run` has the fields of run.json, and `instance` and `folder`. `id`, `kind`, `state` and `started_at` must be there;
     times are Unix seconds, ISO 8601 or datetimes, UTC where they name no zone. `model`, `draft_model` and
-    `num_speculative_tokens` are `target`, `draft` and `k` of `fingerprint` where they are left out. What else it has is
-    not kept. Numbers that JSON does not know become null; of options, tokens and passwords become ***.
+    `num_speculative_tokens` are `target`, `draft` and `k` of `fingerprint` where they are left out, the first two else
+    those of `options`. What else it has is not kept. Numbers that JSON does not know become null; of options, tokens
+    and passwords become ***.
 
     Blocks for LIMIT_S at most. Raises LabError: also where the database has no tables, which are not made here, as a
     wrong URL would be noticed by nobody.
@@ -124,9 +125,10 @@ def _values(run: Mapping[str, Any]) -> dict[str, Any]:
     state = _text(run, "state", 20)
     if state not in get_args(State):
         raise LabError(f"state: {state!r} is none of {', '.join(get_args(State))}")
-    fingerprint = _object(run, "fingerprint", MAX_DETAIL)
-    of_engine = fingerprint or {}
-    k = run.get("num_speculative_tokens", of_engine.get("k"))
+    fingerprint, options = _object(run, "fingerprint", MAX_DETAIL), _object(run, "options", MAX_DETAIL)
+    # What the engine told; of a run that has none yet, or needs none, what was asked for.
+    told = (options or {}) | {name: value for name, value in (fingerprint or {}).items() if value is not None}
+    k = run.get("num_speculative_tokens", (fingerprint or {}).get("k"))
     if k is not None and (type(k) is not int or not 0 <= k < 2**31):
         raise LabError(f"num_speculative_tokens: {k!r} is no number of tokens")
     ended_at = run.get("ended_at")
@@ -139,12 +141,12 @@ def _values(run: Mapping[str, Any]) -> dict[str, Any]:
         "ended_at": None if ended_at is None else _time("ended_at", ended_at),
         "updated_at": datetime.now(UTC),
         "instance": clean(str(run.get("instance") or "")),
-        "model": _optional(run.get("model", of_engine.get("target"))),
-        "draft_model": _optional(run.get("draft_model", of_engine.get("draft"))),
+        "model": _optional(run.get("model", told.get("target"))),
+        "draft_model": _optional(run.get("draft_model", told.get("draft"))),
         "num_speculative_tokens": k,
         "fingerprint": fingerprint,
         "summary": _object(run, "summary", MAX_SUMMARY),
-        "options": _without_secrets(_object(run, "options", MAX_DETAIL)),
+        "options": _without_secrets(options),
         "folder": clean(str(run.get("folder") or ""), MAX_FOLDER),
         "version": clean(str(run.get("version") or "")),
     }

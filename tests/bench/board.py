@@ -31,7 +31,7 @@ from support.apptest import page_of
 from support.chain import free_ports
 from support.dashboard import browser, opened
 
-PAGES = ("now", "truncation", "scenarios", "latency", "quality", "tokenizers", "events", "requests", "drafts")
+PAGES = ("now", "truncation", "scenarios", "latency", "quality", "tokenizers", "events", "requests", "drafts", "lab")
 WINDOWS = ("1h", "24h", "7d")
 #: As `dashboard.pages.run`, but that it refreshes all the time.
 _RESTLESS = (

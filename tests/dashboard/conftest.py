@@ -11,11 +11,12 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from support import board
+from support import board, lab_runs
 from support.board import ANSWERED, NOW, Payload
 from support.dashboard import browser, opened
 
 from sidecar.api import models, params
+from sidecar.api.lab import LabPage, LabParams, LabRun
 from sidecar.api.texts import StoredTexts
 
 SCENARIOS = {"chat": 0.78, "code": 0.86, "summarise": 0.71, "translate": 0.55}
@@ -39,6 +40,8 @@ MODELS = {
     "requests": models.RequestPage,
     "request": models.RequestRow,
     "texts": StoredTexts,
+    "lab/runs": LabPage,
+    "lab/run": LabRun,
 }
 QUERIES = {
     "summary": params.WindowParams,
@@ -48,6 +51,7 @@ QUERIES = {
     "traffic": params.SeriesParams,
     "requests": params.PageParams,
     "drafts": params.DraftsParams,
+    "lab/runs": LabParams,
 }
 
 
@@ -369,7 +373,9 @@ Answer = tuple[int, Payload | bytes]
 
 
 def kind_of(path: str) -> str:
-    """The name of an answer: paths of single requests are all alike."""
+    """The name of an answer: paths of single requests, and of runs, are all alike."""
+    if path.startswith("lab/runs/"):
+        return "lab/run"
     if not path.startswith("requests/"):
         return path
     return "texts" if path.endswith("/texts") else "request"
@@ -399,6 +405,8 @@ class Api:
             "requests": lambda query: (200, board.requests(query)),
             "request": board.row(),
             "texts": {"texts": []},
+            "lab/runs": lambda query: (200, lab_runs.runs(query)),
+            "lab/run": lambda _: lab_runs.run(self.paths[-1]),
         }
         self.paths: list[str] = []
         self.seen: list[tuple[str, str, dict[str, str], str | None]] = []

@@ -13,7 +13,7 @@ from support import board
 from dashboard import client as client_module
 from dashboard import shapes
 from dashboard.client import Client, Kind, Problem
-from sidecar.api import models, texts
+from sidecar.api import lab, models, texts
 
 
 def test_reads_every_endpoint(api):
@@ -37,6 +37,11 @@ def test_reads_every_endpoint(api):
     assert client.request("a/b?").steps == "44424033"
     assert api.paths[-1] == "/api/v1/requests/a%2Fb%3F"
     assert client.texts("a").texts == []
+    assert [run.id for run in client.lab_runs(kind="qualify", limit="1").runs] == ["qualify-2"]
+    assert client.lab_run("qualify-2").summary["verdict"] == "qualified in part"
+    with pytest.raises(Problem, match="no run 'a%2Fb%3F' of the lab is recorded") as caught:
+        client.lab_run("a/b?")
+    assert caught.value.kind is Kind.MISSING
     fallback = client.fallback()
     assert fallback.since.utcoffset() == timedelta(0)
     assert fallback.history[0].to_state == "speculative"
@@ -157,6 +162,7 @@ def names(annotation: object) -> str:
         str(annotation)
         .replace("sidecar.api.models.", "")
         .replace("sidecar.api.texts.", "")
+        .replace("sidecar.api.lab.", "")
         .replace("dashboard.shapes.", "")
         .replace("<class '", "")
         .replace("'>", "")
@@ -174,7 +180,7 @@ SHAPES = [
 def test_shapes_are_those_of_the_api(shape: type[msgspec.Struct]):
     """A field the API renames or retypes breaks here, not before the person on call."""
     assert isinstance(models, types.ModuleType)
-    model = getattr(models, shape.__name__, None) or getattr(texts, shape.__name__)
+    model = next(found for room in (models, texts, lab) if (found := getattr(room, shape.__name__, None)))
     for field in msgspec.structs.fields(shape):
         assert field.name in model.model_fields, f"{shape.__name__}.{field.name} is not in the API"
         assert names(field.type) == names(model.model_fields[field.name].annotation), field.name

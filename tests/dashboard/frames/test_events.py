@@ -43,6 +43,7 @@ def test_there_is_a_lane_for_every_kind():
         ("engine", "changed", None, "engine", "star"),
         ("version", "4", None, "version", "diamond"),
         ("alignment", "same_text", None, "moved", "diamond"),
+        ("lab", "qualified in part", None, "qualified in part", "hexagon"),
     ],
 )
 def test_sign_and_word(kind, what, severity, word, symbol):
@@ -68,6 +69,15 @@ def test_sign_and_word(kind, what, severity, word, symbol):
 )
 def test_the_slice_of_an_event(made, query):
     assert frames.slice_of(made) == query
+
+
+def test_the_run_of_an_event():
+    run = event(kind="lab", evidence={"run": "qualify-1"})
+    assert frames.run_of(run) == "qualify-1"
+    others = (event(kind="lab"), event(kind="lab", evidence={"run": 5}), event(evidence={"run": "x"}))
+    assert [frames.run_of(each) for each in others] == [None] * 3
+    colours = [frames.sign(event(kind="lab", what=what)).colour for what in ("stable", "drift", "cannot tell")]
+    assert len(set(colours)) == 3
 
 
 def test_the_time_around_an_event():
@@ -123,6 +133,7 @@ def test_the_lanes_lie_below_p_over_the_same_time(sample):
         ("versions", 1),
         ("alerts", 1),
         ("alignment", 0),
+        ("lab", 0),
     ]
     assert lines.x == (board.NOW - timedelta(minutes=3),) * 2 + (None,) + (board.NOW - timedelta(minutes=20),) * 2 + (
         None,
@@ -139,7 +150,7 @@ def test_the_lanes_lie_below_p_over_the_same_time(sample):
 def test_a_time_line_of_nothing(sample):
     series = msgspec.convert(sample.acceptance() | {"points": []}, shapes.AcceptanceSeries)
     figure = frames.time_line([], series, HELD)
-    assert [len(trace.x) for trace in figure.data] == [0] * 7
+    assert [len(trace.x) for trace in figure.data] == [0] * 8
     figure.to_json()
 
 

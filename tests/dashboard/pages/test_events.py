@@ -14,7 +14,7 @@ def test_events(api):
     assert ":orange[**autoregressive**]" in labels[1]
     (line,) = charts(at)
     assert [trace.get("name") for trace in line["data"]][2:] == [
-        *("switches", "engine", "versions", "alerts", "alignment"),
+        *("switches", "engine", "versions", "alerts", "alignment", "lab"),
     ]
     text = said(at)
     assert "<dt>acceptance rate p</dt><dd>0.540</dd>" in text
@@ -113,6 +113,16 @@ def test_no_answer(api):
     assert "No figures: the database is unavailable." in said(page_of("events").run())
     api.answers["events"] = (404, {"error": {"message": "Not Found"}})
     assert "The sidecar gave no figures." in said(page_of("events").run())
+
+
+def test_a_run_of_the_lab_leads_to_what_it_found(api):
+    words = "Qualify of d: rejected. p is low."
+    made = board.event(3, "lab", "qualify-1", "rejected", words, evidence={"run": "qualify-1", "kind": "qualify"})
+    api.answers["events"] = {"events": [made], "next_cursor": None}
+    at = page_of("events").run()
+    assert not at.exception
+    assert ":orange[**rejected**]" in at.expander[0].label
+    assert 'href="lab?run=qualify-1"' in said(at)
 
 
 def test_texts_of_others_stay_text(api):

@@ -100,6 +100,10 @@ def test_a_run_that_goes_on_keeps_its_row(url: str) -> None:
     found = stored(url)
     assert found is not None
     assert (found["state"], found["title"], found["reasons"], found["model"]) == ("running", None, [], None)
+    put(url, begun | {"fingerprint": {"target": None, "draft": "d"}, "options": {"target": "asked", "draft": "other"}})
+    found = stored(url)
+    assert found is not None
+    assert (found["model"], found["draft_model"]) == ("asked", "d"), "what was asked for, until the engine tells"
     put(url, begun | {"state": "interrupted", "ended_at": "2026-11-29T12:10:00Z"})
     put(url, RUN)
     assert count(url, "lab_runs") == 1
