@@ -6,6 +6,7 @@ import os
 import tarfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, is_dataclass
 from datetime import date, datetime
 from pathlib import Path
@@ -49,7 +50,8 @@ def write(file: Path, facts: Facts, report: Report) -> dict[str, int]:
                 tar.addfile(entry, io.BytesIO(content))
         part.replace(file)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
         raise BundleError(f"{file}: {error.strerror}") from None
     return {name: len(content) for name, content in parts.items()}
 

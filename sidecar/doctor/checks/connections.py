@@ -228,7 +228,7 @@ def buffering(facts: Facts) -> Iterable[Result]:
             "it "
             "and one past it, and compare when their first events come; nginx needs `proxy_buffering off` or the "
             "field X-Accel-Buffering: no",
-            "curl -N -s -o /dev/null -w '%{{time_starttransfer}} s\\n' "
+            "curl -N -s -o /dev/null -w '%{time_starttransfer} s\\n' "
             f"{scheme}://{facts.settings.listen}/v1/chat/completions "
             '-H \'content-type: application/json\' -d \'{"model":"…","stream":true,"messages":[…]}\'',
         )

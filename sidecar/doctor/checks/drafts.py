@@ -34,7 +34,7 @@ def acceptance(facts: Facts) -> Iterator[Result]:
             f"the acceptance rate: only {found.requests} requests have figures, {found.draft_tokens} draft tokens",
         )
         return
-    limit = _limit(facts, found, limit)
+    limit = _limit(facts, found, str(rows[0]["model"]), limit)
     about = _about(found)
     slices = _low_scenarios(rows, limit, found)
     command = "specwatch status"
@@ -77,9 +77,10 @@ def _judged(facts: Facts) -> list[Row] | NotLooked:
     return [row for row in rows if row["fingerprint"] == newest]
 
 
-def _limit(facts: Facts, found: Figures, limit: float) -> float:
+def _limit(facts: Facts, found: Figures, model: str, limit: float) -> float:
+    """The mark of this model or k, where it has one of its own, as the fallback has it."""
     by = facts.settings.fallback_below_by
-    return by.get(f"k={found.num_speculative_tokens}", limit)
+    return by.get(f"model={model}", by.get(f"k={found.num_speculative_tokens}", limit))
 
 
 def _about(found: Figures) -> str:

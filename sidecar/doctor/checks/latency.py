@@ -128,8 +128,8 @@ def cold(facts: Facts) -> Iterator[Result]:
         else [row for row in facts.rows if figures.at(row) >= began and row["upstream"] == "speculative"]
     )
     timed = [row for row in reversed(figures.ok(after)) if (row["ttft_ms"] or row["latency_ms"]) is not None]
-    # Where the oldest row is of before the start, none is missing in between.
-    whole = began is not None and bool(facts.rows) and (figures.at(facts.rows[-1]) < began or len(facts.rows) < 500)
+    # Where the sidecar was there before, no request of the engine's can be missing.
+    whole = began is not None and bool(facts.rows) and (figures.at(facts.rows[-1]) < began or _was_there(facts, began))
     if not whole or len(timed) < 10:
         yield NotLooked("first-request", "how slow the first request was: too few rows of after the engine's start")
         return
@@ -152,6 +152,14 @@ def cold(facts: Facts) -> Iterator[Result]:
         yield fine(
             "first-request", f"the first request after the engine's start took {ms(took)} {what}, others {ms(usual)}"
         )
+
+
+def _was_there(facts: Facts, moment: float) -> bool:
+    """Whether the sidecar that runs had started before, and its rows from then on are what is looked at."""
+    side = facts.sidecar
+    samples = None if isinstance(side, Unseen) or isinstance(side.samples, Unseen) else side.samples
+    began = None if samples is None else samples.largest("process_start_time_seconds")
+    return began is not None and began < moment and not isinstance(facts.rows, Unseen) and len(facts.rows) < 500
 
 
 def queue(facts: Facts) -> Iterator[Result]:

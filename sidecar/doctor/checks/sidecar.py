@@ -10,8 +10,8 @@ from ..findings import Check, NotLooked, Result, fault, fine, note, warning
 _HALF_FULL = 0.5
 #: Writers of one batch are some hundred records behind; more waits for the database.
 _QUEUED = 1000
-#: Of the event loop, s: replies wait as long.
-_LAG_S = 0.25
+#: Of the event loop in the last minute, s: replies have waited as long.
+_LAG_S = 1.0
 #: What a row's start may be beside that of the process, and rows of several processes beside its count.
 _SLACK_S, _SLACK_ROWS = 5.0, 20
 
@@ -129,7 +129,7 @@ def losses(facts: Facts) -> Iterator[Result]:
     if lag is not None and lag > _LAG_S:
         yield warning(
             "sidecar-slow",
-            f"the sidecar's event loop is {lag:.2f} s behind",
+            f"the sidecar's event loop was {lag:.1f} s late in the last minute",
             cause="its core is busy with something else, or more streams pass than one core relays",
             remedy="give it a core of its own, or run a sidecar before each engine",
             command=f"curl -s {side.url}/metrics | grep event_loop_lag",

@@ -4,10 +4,10 @@ import json
 import ssl
 import sys
 from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from ...admission import CertificateError, read
 from ...probes.tokenizer_check.compare import compare
 from ...probes.tokenizer_check.files import read_model
 from ...probes.vocabulary import NoVocabulary
@@ -44,7 +44,8 @@ def pair_names(
     if method not in (None, "draft_model"):
         return Unseen(f"the method {method} has no draft model with ids of its own", "no_draft")
     root = engine.server.root if engine is not None else None
-    target = settings.target_tokenizer or live.get("target_model") or root or described.get("target_model")
+    served = next((core.target_model for core in cores if core.target_model), root)
+    target = settings.target_tokenizer or live.get("target_model") or served or described.get("target_model")
     drafting = next((core.draft_model for core in cores if core.draft_model), None)
     draft = settings.draft_tokenizer or live.get("draft_model") or drafting or described.get("draft_model")
     if target is None or draft is None:
@@ -71,9 +72,8 @@ def certificates(settings: Settings) -> list[CertificateFacts]:
     found = []
     if settings.tls_certificate is not None:
         found.append(_x509("tls_certificate", settings.tls_certificate))
-    qualification = getattr(settings, "certificate", None)
-    if qualification is not None:
-        found.append(_qualification(Path(qualification)))
+    if settings.certificate is not None:
+        found.append(_qualification(settings.certificate))
     return found
 
 
@@ -89,11 +89,9 @@ def _x509(what: str, path: Path) -> CertificateFacts:
 
 def _qualification(path: Path) -> CertificateFacts:
     try:
-        value = json.loads(path.read_bytes())
-        expires = datetime.fromisoformat(str(value["expires_at"])).timestamp()
+        found = read(path.read_bytes())
     except OSError as error:
         return CertificateFacts("certificate", path, None, f"it cannot be read: {error.strerror}")
-    except (ValueError, KeyError, TypeError):
-        return CertificateFacts("certificate", path, None, "it is no certificate of `specwatch qualify`")
-    problem = None if value.get("signed_off_by") else "nobody has signed it, so that it does not count"
-    return CertificateFacts("certificate", path, expires, problem)
+    except CertificateError as error:
+        return CertificateFacts("certificate", path, None, f"it cannot be used: {error}")
+    return CertificateFacts("certificate", path, found.expires_at.timestamp())
