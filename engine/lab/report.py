@@ -164,7 +164,8 @@ def number(value: float | None, decimals: int | None = None) -> str:
 
 def _decimals(values: Iterable[float]) -> int:
     most = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
-    return min(max(2 - math.floor(math.log10(most)), 0), 9) if most else 0
+    # Of 1 as many as of what is just below it: most columns are of shares.
+    return min(max(3 - math.ceil(math.log10(most)), 0), 9) if most else 0
 
 
 def _column(cells: Sequence[Cell]) -> list[str]:

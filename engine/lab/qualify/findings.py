@@ -56,13 +56,6 @@ class Evidence:
         return found
 
     @cached_property
-    def all(self) -> Counted:
-        total = Counted()
-        for sums in self.sums.values():
-            total.put(sums)
-        return total
-
-    @cached_property
     def positions(self) -> dict[str, Positions]:
         """By scenario."""
         rows = [(each.scenario, row) for each in self.asked if (row := each.counted()) is not None]
@@ -123,7 +116,7 @@ def judged(evidence: Evidence) -> Judgement:
     ]
     found = found_of(evidence.outputs)
     beside = output_gates(found)
-    even = break_even_of(steps, evidence.all, evidence.k)
+    even = break_even_of(steps, total, evidence.k)
     made = verdict(needed, beside, scenarios)
     reasons = _reasons(evidence, made, [*needed, *beside], scenarios, even)
     return Judgement(made, total, scenarios, [*needed, *beside], steps, even, found, evidence.ratios, reasons)

@@ -13,7 +13,7 @@ from enum import StrEnum
 import msgspec
 from scipy.stats import t as student  # type: ignore[import-untyped]
 
-from sidecar.probes.acceptance import Counted, break_even
+from sidecar.probes.acceptance import break_even
 from sidecar.probes.tokenizer_check.report import Report
 from sidecar.probes.tokenizer_check.report import Verdict as Aligned
 
@@ -267,15 +267,14 @@ class BreakEven:
         return None if self.tokens is None or self.given is None else self.given >= self.tokens
 
 
-def break_even_of(times: StepTimes | str, sums: Counted, k: int | None) -> BreakEven | None:
-    """At `k` draft tokens, as the engine is configured; `sums` of all requests."""
+def break_even_of(times: StepTimes | str, found: Overall, k: int | None) -> BreakEven | None:
+    """At `k` draft tokens, as the engine is configured."""
     if not k:
         return None
-    figures = sums.figures(k)
     c = None if isinstance(times, str) or times.c is None or times.bounded else max(times.c.value, 0.0)
     tokens = None if isinstance(times, str) or times.of_plain is None or times.k != k else times.of_plain.value
     p = None if c is None else break_even(k, c)
-    return BreakEven(k, p, figures.p_per_token, tokens, figures.mean_acceptance_length)
+    return BreakEven(k, p, found.p_per_token, tokens, found.mean_acceptance_length)
 
 
 # ---- verdict

@@ -83,7 +83,8 @@ def _scenario_tables(made: Judgement) -> list[Table]:
             ]
         )
     every = made.overall
-    rows.append(["all, by the file's shares", None, every.requests, 1.0, every.p, every.low, every.high, None, None])
+    rows.append(["all, by the file's shares", None, every.requests, 1.0, every.p, every.low, every.high])
+    rows[-1] += [every.p_per_token, every.mean_acceptance_length]
     return [Table("Scenarios, the worst first", columns, rows)]
 
 
@@ -188,7 +189,10 @@ def _output_tables(evidence: Evidence) -> list[Table]:
         ]
         for name, each in sorted(found.items(), key=lambda item: item[1].identical / item[1].pairs)
     ]
-    return [Table("Replies with speculation and without, at temperature 0", columns, rows)]
+    # Where no prompt asks for JSON or tools, there is nothing to say of them.
+    kept = [i for i in range(len(columns)) if any(row[i] is not None for row in rows)]
+    told = [[row[i] for i in kept] for row in rows]
+    return [Table("Replies with speculation and without, at temperature 0", [columns[i] for i in kept], told)]
 
 
 def _scenario_plots(evidence: Evidence, made: Judgement) -> list[Plot]:

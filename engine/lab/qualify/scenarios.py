@@ -57,6 +57,9 @@ class Overall:
     requests: int
     #: Scenarios of which no request tells p.
     left_out: tuple[str, ...]
+    #: Of the same traffic, see `Figures`.
+    p_per_token: float | None = None
+    mean_acceptance_length: float | None = None
 
 
 def judge(name: str, share: float, sums: Counted, limit: float, latency: Ratio | None = None) -> Scenario:
@@ -118,13 +121,17 @@ def overall(by_scenario: Mapping[str, Counted], shares: Mapping[str, float]) -> 
     requests = sum(sums.requests for sums in told.values())
     if not drafted:
         return Overall(None, None, None, requests, left_out)
-    p = math.fsum(weight[name] * sums.accepted_tokens for name, sums in told.items()) / drafted
+    accepted = math.fsum(weight[name] * sums.accepted_tokens for name, sums in told.items())
+    p, steps = accepted / drafted, math.fsum(weight[name] * sums.verify_steps for name, sums in told.items())
+    judged = accepted + math.fsum(weight[name] * sums.truncated_steps for name, sums in told.items())
+    untold = any(sums.untold for sums in told.values())
+    others = (None if untold or not judged else accepted / judged, 1 + accepted / steps if steps else None)
     freedom = requests - len(told)
     if freedom < 1:
-        return Overall(p, None, None, requests, left_out)
+        return Overall(p, None, None, requests, left_out, *others)
     error = math.sqrt(math.fsum(weight[name] ** 2 * _spread(sums, p) for name, sums in told.items())) / drafted
     half = float(student.ppf(0.975, freedom)) * error
-    return Overall(p, max(p - half, 0.0), min(p + half, 1.0), requests, left_out)
+    return Overall(p, max(p - half, 0.0), min(p + half, 1.0), requests, left_out, *others)
 
 
 def _spread(sums: Counted, p: float) -> float:

@@ -78,7 +78,8 @@
         type: "line", xref: "paper", x0: 0, x1: 1, y0: y, y1: y, line: { color: ink, width: 1.5, dash: "dash" },
       })),
       annotations: mark.map((y) => ({
-        xref: "paper", x: 1, xanchor: "right", y, yanchor: "bottom", showarrow: false, text: "limit " + Number(y.toPrecision(3)),
+        xref: "paper", x: 1, xanchor: "right", y, yanchor: "bottom", showarrow: false,
+        bgcolor: night ? "#11151acc" : "#ffffffcc", text: "limit " + Number(y.toPrecision(3)),
       })),
       hoverlabel: { namelength: -1 },
     };

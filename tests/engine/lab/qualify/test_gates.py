@@ -20,7 +20,7 @@ from specwatch_engine.lab.qualify.scenarios import Overall, Scenario, Standing
 from specwatch_engine.lab.summary import Gate
 from support.tokenizer_report import report
 
-from sidecar.probes.acceptance import Counted, one
+from sidecar.probes.acceptance import Counted
 from sidecar.probes.tokenizer_check.report import Finding, Group, Report, Severity
 from sidecar.probes.tokenizer_check.report import Verdict as Aligned
 
@@ -158,22 +158,22 @@ def test_the_gate_of_the_tokenizers(checked: Any, passed: bool | None, said: str
 
 def test_break_even_by_formula_and_by_steps() -> None:
     times = step_times(trials(target=10.0, draft=2.0), PlainKind.TRUE_AR)
-    sums = Counted()
-    sums.put(one(100, 500, 300, 5, [40, 30, 10, 5, 3], [100, 60, 30, 20, 15]))
-    even = break_even_of(times, sums, 5)
+    found = Overall(0.6, 0.5, 0.7, 99, (), 0.77, 4.0)
+    even = break_even_of(times, found, 5)
     assert even is not None
     # p + … + p^5 = 5 c = 1 at p = 0.51.
     assert even.p == pytest.approx(0.51, abs=0.02)
-    assert even.measured == pytest.approx(300 / 388)
-    assert (even.given, even.pays) == (4.0, True)
+    assert (even.measured, even.given, even.pays) == (0.77, 4.0, True)
     assert even.tokens == pytest.approx(2.0, rel=0.05)
-    low = Counted()
-    low.put(one(100, 500, 50, 5))
-    poor = break_even_of(times, low, 5)
+    poor = break_even_of(times, Overall(0.1, 0.0, 0.2, 99, (), 0.3, 1.5), 5)
     assert poor is not None
     assert poor.pays is False
-    assert break_even_of(times, sums, None) is None
-    unknown = break_even_of("no steps", Counted(), 5)
+    assert break_even_of(times, found, None) is None
+    # Steps of another k tell nothing of this one.
+    other = break_even_of(times, found, 4)
+    assert other is not None
+    assert (other.tokens, other.pays) == (None, None)
+    unknown = break_even_of("no steps", Overall(None, None, None, 0, ()), 5)
     assert unknown is not None
     assert (unknown.p, unknown.tokens, unknown.pays) == (None, None, None)
 

@@ -87,7 +87,8 @@ def test_a_sample_by_scenario_tells_the_p_of_the_file() -> None:
 def test_one_scenario_alone_has_its_own_interval() -> None:
     found = sums(0.7, 60)
     total, figures = overall({"x": found}, {"x": 1.0}), found.figures(None)
-    assert total.p == figures.p
+    assert (total.p, total.p_per_token) == (figures.p, pytest.approx(figures.p_per_token))
+    assert total.mean_acceptance_length == pytest.approx(figures.mean_acceptance_length)
     assert total.low == pytest.approx(figures.low, abs=1e-4)
     assert total.high == pytest.approx(figures.high, abs=1e-4)
 
