@@ -54,6 +54,7 @@ _TABLE = (
     (_ALL, "ineffective", Unit.BOOL, "it has fallen back, and requests are drafted for all the same"),
     (_ALL, "fell_back", Unit.BOOL, "all traffic has fallen back by itself, and no operator has ordered it"),
     (_ALL, "open_slices", Unit.COUNT, "slices that have fallen back by themselves"),
+    (_ALL, "certificate_valid", Unit.BOOL, "the certificate holds for what runs, where `certificate` is set"),
     (_ALL, "switches", Unit.COUNT, "times in the last hour that all traffic began or ceased to speculate"),
     # What comes out.
     (_ALL, "similarity", Unit.RATIO, "mean similarity of draft text and final text, of the last pairs"),

@@ -145,6 +145,8 @@ ALERTS = (
     ),
     _alert("SpecwatchFellBack", "specwatch_fell_back", ">", 0),
     _alert("SpecwatchSliceFellBack", "specwatch_fallback_open_slices", ">", 0, digits=0),
+    # Without a certificate there is no such series.
+    _alert("SpecwatchCertificateInvalid", "specwatch_certificate_valid", "<", 1),
     # What comes out.
     _alert("SpecwatchSimilarityCritical", _SIMILARITY, "<", 0.75, _ENOUGH_PAIRS),
     _alert("SpecwatchSimilarityLow", _SIMILARITY, "<", 0.82, _ENOUGH_PAIRS),

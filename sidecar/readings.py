@@ -101,6 +101,8 @@ class Sources:
     proposals: Proposals | None
     #: Notifications that did not arrive, since the start.
     unsent: Callable[[], int]
+    #: Whether the certificate holds for what runs; None where there is none, or that is not known yet.
+    certificate_valid: Callable[[], bool | None] = lambda: None
     grown: _Grown = field(default_factory=_Grown)
 
 
@@ -159,6 +161,7 @@ def _serving(sources: Sources, now: float) -> _Found:
         "ineffective": int(state is State.INEFFECTIVE),
         "fell_back": int(fallback.fell_back),
         "open_slices": fallback.plain_slices,
+        "certificate_valid": None if (valid := sources.certificate_valid()) is None else int(valid),
         "switches": sources.grown.switches.over(sources.metrics.switches, now),
     }
 

@@ -223,6 +223,7 @@ class Recorder:
             feed=self.feed,
             proposals=self.proposals,
             unsent=lambda: self.alerting.unsent,
+            certificate_valid=lambda: self.controller.certificate_valid,
         )
         self.alerting = Alerting(
             rules, settings.instance, self.writer, self.reader, self.tasks.spawn, partial(collect, self.sources)

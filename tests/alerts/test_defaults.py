@@ -80,6 +80,7 @@ MARKS: dict[str, tuple[dict[str, float], list[dict[str, float]]]] = {
     "SpecwatchNotificationsFail": ({"notifications_failed": 1}, [{"notifications_failed": 0}]),
     "SpecwatchFellBack": ({"fell_back": 1}, [{"fell_back": 0}]),
     "SpecwatchSliceFellBack": ({"open_slices": 1}, [{"open_slices": 0}]),
+    "SpecwatchCertificateInvalid": ({"certificate_valid": 0}, [{"certificate_valid": 1}]),
     "SpecwatchFirstPositionTruncations": (
         {"first_position_share": 0.151, "truncation_rate": 0.051, "window_requests": 50},
         [

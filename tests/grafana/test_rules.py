@@ -175,6 +175,7 @@ MUTATIONS = [
     ("SpecwatchFallbackFlapping", "[1h]", "[5m]"),
     ("SpecwatchFellBack", "> 0", "> 1"),
     ("SpecwatchSliceFellBack", "> 0", "> 1"),
+    ("SpecwatchCertificateInvalid", "< 1", "<= 1"),
     ("SpecwatchSimilarityCritical", "< 0.75", "< 0.82"),
     ("SpecwatchSimilarityCritical", '"draft"', '"replay"'),
     ("SpecwatchSimilarityCritical", ">= 50", ">= 5"),

@@ -207,6 +207,13 @@ def test_alignment_is_told_once_it_is_known() -> None:
         assert (read[aligned], read[total]) == (holds, 3)
 
 
+def test_a_certificate_is_told_of_where_there_is_one() -> None:
+    assert ("specwatch_certificate_valid",) not in samples(made())
+    for valid in (True, False):
+        read = samples(made(dataclasses.replace(LIVE, certificate_valid=valid)))
+        assert read[("specwatch_certificate_valid",)] == valid
+
+
 def test_a_fleet_is_told_of_where_there_is_one() -> None:
     assert ("specwatch_fleet_up",) not in samples(made())
     for up in (True, False):

@@ -220,6 +220,13 @@ def test_slices_are_counted_apart(tmp_path: Path) -> None:
     assert b"specwatch_fallback_open_slices 0.0" in scene.recorder.metrics.render()
 
 
+def test_a_certificate_is_told_of_where_one_is_set_and_the_engine_is_known(scene: Scene, tmp_path: Path) -> None:
+    assert scene.readings("certificate_valid") == [None]
+    lost = Scene(tmp_path, certificate=tmp_path / "away.json")
+    assert lost.readings("certificate_valid") == [0]
+    assert b"specwatch_certificate_valid 0.0" in lost.recorder.metrics.render()
+
+
 def test_in_a_dry_run_nothing_has_fallen_back(tmp_path: Path) -> None:
     scene = Scene(tmp_path, fallback_slices=["scenario"], fallback_dry_run=True)
     changes = [decided(name, State.AUTOREGRESSIVE, 1) for name in ("", "scenario=billing")]

@@ -41,6 +41,7 @@ _FULL = Live(
     coverage={"speculative": 1.0},
     counter_resets={"speculative": 1},
     counter_disagreements={"speculative": 1},
+    certificate_valid=True,
     latency_ratio=0.5,
     alerts=AlertCounts({("X", "critical"): 1}, {"X": True}, {("chat", "sent"): 1}),
 )

@@ -36,6 +36,7 @@ ALIGNED = "specwatch_tokenizer_aligned"
 RATIO = "specwatch_latency_ratio"
 FELL_BACK = "specwatch_fell_back"
 SLICES = "specwatch_fallback_open_slices"
+CERTIFICATE = "specwatch_certificate_valid"
 DATABASE = "specwatch_database_up"
 UPSTREAM = 'specwatch_upstream_up{upstream="engine"}'
 COVERAGE = 'specwatch_coverage_ratio{upstream="engine"}'
@@ -102,6 +103,7 @@ HEALTHY: Series = {
     state("ineffective"): 0.0,
     FELL_BACK: 0.0,
     SLICES: 0.0,
+    CERTIFICATE: 1.0,
     ALIGNED: 1.0,
     LATE: "+0",
     FAILURES: "+0",
@@ -190,6 +192,7 @@ CASES: Mapping[str, Case] = {
     ),
     "SpecwatchFellBack": Case({FELL_BACK: 1.0}),
     "SpecwatchSliceFellBack": Case({SLICES: 1.0}),
+    "SpecwatchCertificateInvalid": Case({CERTIFICATE: 0.0}),
     "SpecwatchSimilarityCritical": Case(
         {COSINES: "+7.4"},
         near=({COSINES: "+7.6"},),
