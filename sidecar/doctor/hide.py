@@ -34,6 +34,8 @@ _QUOTES = re.compile(
 )
 #: Quoted words; a single one, as a path or a name, may stay.
 _QUOTED = re.compile(r"'[^'\n]*\s[^'\n]*'|\"[^\"\n]*\s[^\"\n]*\"")
+#: A mark that may begin or end a quotation; within a word it is an apostrophe.
+_MARK = re.compile(r"(?<!\w)'|'(?!\w)|\"")
 #: Quoted like this, a request line is no text.
 _REQUEST_LINE = re.compile(r"\"(?:GET|POST|PUT|HEAD|OPTIONS|DELETE|PATCH) \S+ HTTP/[\d.]+\"")
 
@@ -113,7 +115,8 @@ def _without_quotes(line: str) -> str:
     if (match := _QUOTES.search(line)) is not None:
         line = line[: match.end()] + "[left out]"
     line = _QUOTED.sub("[text]", line)
-    # A quotation that is cut off, or holds quotation marks, ends nowhere.
-    if line.count("'") % 2 or line.count('"') % 2:
-        line = re.sub(r"['\"][^'\"]*$", "[text]", line)
+    # A quotation that goes on in the next line, or holds quotation marks, ends nowhere.
+    marks = list(_MARK.finditer(line))
+    if any(sum(each[0] == kind for each in marks) % 2 for kind in "'\""):
+        line = line[: marks[0].start()] + "[text]"
     return re.sub("\0(\\d+)\0", lambda found: kept[int(found[1])], line)

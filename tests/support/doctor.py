@@ -65,6 +65,9 @@ class Engine(SteeredEngine):
             return json_reply({}, b"404 Not Found")
         return super()._answer(method, path, head, body)
 
+    def state(self, number: int = 0) -> dict[str, Any]:
+        return super().state(number) | {"target_model": self.models["root"]}
+
     def _cache(self) -> str:
         if not self.counting.stats:
             return ""

@@ -9,18 +9,21 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from specwatch_engine.demo.prepare import misalign
 from specwatch_engine.demo.weights import CHECKPOINTS
-from support.doctor import BAD, Engine, chat, good, ids, report, settings, sidecar, stored, written
+from support.doctor import BAD, Engine, chat, facts, good, ids, report, settings, sidecar, stored, written
 from support.postgres import cluster
 from support.proxy import post
 from support.records import figures
 from support.steered_engine import TOKEN
 from support.upstream import json_reply, replying, running
 
+from sidecar.doctor.checks import database
 from sidecar.doctor.command import doctor
-from sidecar.doctor.findings import Finding, Report
+from sidecar.doctor.findings import Finding, Report, run
+from sidecar.doctor.looks.database import look
 from sidecar.record import Acceptance, Outcome
 from sidecar.settings import Settings
 
@@ -144,6 +147,11 @@ async def test_4_timeouts(tmp_path: Path) -> None:
 # ---- 5: the database is gone
 
 
+def at_database(made: Settings) -> Report:
+    """What is said of the database alone."""
+    return run(database.CHECKS, facts(settings=made, database=look(made)))
+
+
 @pytest.mark.parametrize(
     ("url", "title", "seen"),
     [
@@ -154,9 +162,9 @@ async def test_4_timeouts(tmp_path: Path) -> None:
         ("sqlite:///{folder}/broken.db", "broken.db", "file is not a database"),
     ],
 )
-async def test_5_the_database_is_gone(tmp_path: Path, url: str, title: str, seen: str) -> None:
+def test_5_the_database_is_gone(tmp_path: Path, url: str, title: str, seen: str) -> None:
     (tmp_path / "broken.db").write_bytes(b"this is no database" * 1000)
-    found = await looked(settings(tmp_path, database_url=url.format(folder=tmp_path)))
+    found = at_database(settings(tmp_path, database_url=url.format(folder=tmp_path)))
     finding = only(found, "database-gone")
     assert title.format(folder=tmp_path) in finding.title
     assert seen.format(folder=tmp_path) in finding.seen[0]
@@ -178,23 +186,19 @@ async def test_5_a_locked_file_old_tables_and_a_spool_that_was_left(tmp_path: Pa
         assert "holds the write lock" in finding.cause
 
 
-async def test_5_a_server_that_hangs_or_takes_no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sidecar.doctor.gather.LOOK_S", 3.0)
+def test_5_a_server_that_hangs_or_takes_no_rows(tmp_path: Path) -> None:
     with cluster() as server:
         url = server.new_url()
         made = settings(tmp_path, database_url=url)
         stored(made, good(3))
-        found = await looked(made)
-        assert {each.id for each in found.findings} >= {"database", "migrations", "clocks"}
-        import psycopg
-
+        assert {each.id for each in at_database(made).findings} >= {"database", "migrations", "clocks"}
         with psycopg.connect(url, autocommit=True) as connection:
             name = url.rpartition("/")[2]
             connection.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on".encode())
-        assert only(await looked(made), "database-read-only").seen[0].startswith("transactions are read-only")
+        assert only(at_database(made), "database-read-only").seen[0].startswith("transactions are read-only")
         server.freeze()
         try:
-            finding = only(await looked(made), "database-gone")
+            finding = only(at_database(made), "database-gone")
             assert "hangs" in finding.cause or "does not run" in finding.cause
         finally:
             server.thaw()
