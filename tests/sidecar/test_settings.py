@@ -9,13 +9,13 @@ from sidecar.settings import Settings, SettingsError, load
 
 def test_flags_over_environment_over_file_over_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "specwatch.yaml"
-    file.write_text("listen: 127.0.0.1:1\nadmin: 127.0.0.1:2\ndrain_s: 3\nengine: e.yaml\n")
+    file.write_text("listen: 127.0.0.1:1\nadmin: 127.0.0.1:2\ndrain_s: 3\nengine: e.yaml\ncertificate: c.json\n")
     monkeypatch.setenv("SPECWATCH_LISTEN", "127.0.0.1:4")
     monkeypatch.setenv("SPECWATCH_ADMIN", "127.0.0.1:5")
     settings = load(file, listen="127.0.0.1:6")
     assert (settings.listen, settings.admin, settings.drain_s) == ("127.0.0.1:6", "127.0.0.1:5", 3)
     assert settings.baseline_share == 0.02
-    assert settings.engine == tmp_path / "e.yaml"
+    assert (settings.engine, settings.certificate) == (tmp_path / "e.yaml", tmp_path / "c.json")
     assert load().engine is None  # nothing of the file stays behind
 
 
