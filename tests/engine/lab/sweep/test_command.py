@@ -1,0 +1,213 @@
+"""The command from its line to its files, against an engine whose replies take their steps."""
+
+import json
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from specwatch_engine.lab.__main__ import main
+from specwatch_engine.lab.summary import read
+from specwatch_engine.launch.config import load
+from support.steered_engine import TOKEN
+from support.stepping_engine import SteppingEngine, serving
+
+P = {"easy": 0.99, "hard": 0.7}
+
+
+@pytest.fixture(autouse=True)
+def _there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SPECWATCH_ENGINE_TOKEN", TOKEN)
+    monkeypatch.chdir(tmp_path)
+    lines = [
+        {"scenario": name, "messages": [{"role": "user", "content": f"{name} {i}"}], "max_tokens": 16}
+        for name in P
+        for i in range(30)
+    ]
+    Path("prompts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    Path("engine.yaml").write_text(
+        "model: org/target\nmax_num_seqs: 16\nspeculative_config:\n  model: org/draft # it\n"
+        "  num_speculative_tokens: 10\n"
+    )
+
+
+@pytest.fixture
+def engine() -> SteppingEngine:
+    return SteppingEngine(P)
+
+
+@pytest.fixture
+def url(engine: SteppingEngine) -> Iterator[str]:
+    with serving(engine) as found:
+        yield found
+
+
+def sweep(url: str, *more: str) -> int:
+    line = ["sweep", "--engine", url, "--prompts", "prompts.jsonl", "--out", "run", "--k", "1,4"]
+    line += ["--concurrencies", "2", "--rounds", "3", "--confirm-rounds", "3", "--batch", "4"]
+    return main([*line, *more])
+
+
+def told() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(Path("run/run.json").read_text())
+    return found
+
+
+def cells() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path("run/cells.jsonl").read_text().splitlines()]
+
+
+def test_a_whole_sweep(engine: SteppingEngine, url: str) -> None:
+    engine.cap, engine.mode = 7, "hard"
+    # So much slower that no busy machine hides it.
+    engine.plain = 30.0
+    assert sweep(url, "--engine-config", "engine.yaml") == 0
+    assert (engine.cap, engine.mode) == (7, "hard")
+    run = told()
+    assert (run["state"], run["verdict"]) == ("done", "recommended")
+    summary = read(run["summary"])
+    assert all((Path("run") / file).is_file() for file in summary.files.values())
+    (chosen,) = (table.rows for table in summary.tables if "by concurrency" in table.title)
+    k = chosen[0][1]
+    assert k in (1, 4)
+    assert [gate.name for gate in summary.gates] == ["gain at 2 in flight", f"k={k} confirmed at 2 in flight"]
+    tuned = load(Path("run/speculative_config.tuned.yaml"))
+    assert tuned.speculative is not None
+    assert tuned.speculative["num_speculative_tokens_per_batch_size"] == [[1, 16, k]]
+    assert "# it" in Path("run/speculative_config.tuned.yaml").read_text()
+    assert "R measured" in Path("run/report.html").read_text()
+    rows = cells()
+    served = Counter((row["stage"], row["k"]) for row in rows)
+    assert served["sweep", 0] == served["confirm", 0] == 3
+    assert {n for stage, n in served if stage == "confirm"} == {0, k - 1, k, min(k + 1, 4)}
+    asked = {
+        stage: {answer["prompt"] for row in rows if row["stage"] == stage for answer in row["answers"]}
+        for stage in ("sweep", "confirm")
+    }
+    assert not asked["sweep"] & asked["confirm"]
+    for row in rows:
+        assert all((answer["steps"] is None) == (row["k"] == 0) for answer in row["answers"])
+        assert all(answer["drafted"] == row["k"] * answer["steps"] for answer in row["answers"] if row["k"])
+    blocks: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for row in rows:
+        blocks.setdefault((row["stage"], row["round"]), []).append(row)
+    for block in blocks.values():
+        assert len({tuple(answer["prompt"] for answer in row["answers"]) for row in block}) == 1
+        assert [row["place"] for row in block] == list(range(len(block)))
+    # Again: it is told without being served.
+    assert main(["sweep", "--resume", "run"]) == 0
+    assert cells() == rows
+    assert main(["sweep", "--resume", "run", "--k", "1-3"]) == 2
+
+
+def test_no_gain_anywhere(url: str, engine: SteppingEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    engine.a, engine.b, engine.plain = 25.0, 5.0, 1.0
+    assert sweep(url) == 1
+    run = told()
+    assert run["verdict"] == "no gain"
+    assert not list(Path("run").glob("speculative_config.*"))
+    assert "plain decoding (spec_disabled) wins" in capsys.readouterr().err
+
+
+def test_an_interrupted_sweep_gives_the_cap_back_and_goes_on(
+    engine: SteppingEngine, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine.cap = 2
+    # Amid the second block: 8 requests warm up, and a block has 16.
+    engine.on_request = lambda number: os.kill(os.getpid(), signal.SIGINT) if number == 35 else None
+    assert sweep(url, "--no-confirm") == 130
+    assert engine.cap == 2
+    assert told()["state"] == "interrupted"
+    assert "specwatch sweep --resume" in capsys.readouterr().err
+    before = cells()
+    assert sum(row["round"] == 0 for row in before) == 3
+    engine.on_request = lambda number: None
+    # What it finds is a matter of the machine, which has little time for it.
+    assert main(["sweep", "--resume", "run"]) in (0, 2)
+    after = cells()
+    assert after[: len(before)] == before
+    again = after[len(before) :]
+    # The block that was cut is served whole, and none that was not.
+    assert Counter(row["round"] for row in again) == {1: 3, 2: 3}
+    assert engine.cap == 2
+    assert told()["state"] == "done"
+
+
+def test_time_that_is_up_ends_it(url: str) -> None:
+    assert sweep(url, "--minutes", "0.0001") == 2
+    assert (told()["verdict"], told()["state"]) == ("cannot tell", "done")
+    assert "--minutes 0.0001 were up" in " ".join(told()["summary"]["reasons"])
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "more", "says"),
+    [
+        ("no plugin", {"has_route": False}, (), "start it with `specwatch engine`"),
+        ("no speculation", {"method": None}, (), "start it with a draft model"),
+        ("k too small", {"most": 4}, ("--k", "5-8"), "configured for 4 draft tokens, fewer than all of these"),
+        ("a table of its own", {"table": 2}, (), "a table or rule by batch size in its configuration"),
+        ("opt-outs are drafted for", {"obeys": False}, (), "give --plain URL"),
+        ("no figures", {"tells": False}, (), "--per-request-spec-decode-metrics detailed"),
+        ("cold is not possible", {}, ("--baseline", "cold"), "give --baseline opt-out"),
+        ("all fail", {"broken": True}, (), "EngineDeadError"),
+        ("too many at once", {}, ("--engine-config", "engine.yaml", "--concurrencies", "1,32"), "max_num_seqs 16"),
+        ("no such file", {}, ("--engine-config", "none.yaml"), "there is no file none.yaml"),
+        ("a batch too small", {}, ("--batch", "1"), "--batch: 1 prompts never keep 2"),
+    ],
+)
+def test_refusals_name_the_remedy(
+    name: str,
+    change: dict[str, Any],
+    more: tuple[str, ...],
+    says: str,
+    engine: SteppingEngine,
+    url: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    engine.cap = 3 if engine.most >= 3 else None
+    for attribute, value in change.items():
+        setattr(engine, attribute, value)
+    assert sweep(url, *more) == 2, name
+    assert says in capsys.readouterr().err.replace("\n", " ")
+    assert told()["state"] == "failed"
+    assert engine.cap == 3
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (("--k", "0-3"), "argument --k: 0 is too small"),
+        (("--concurrencies", "x"), "is no list of numbers"),
+        (("--rounds", "2"), "must be from 3 to 1000"),
+        (("--minutes", "-1"), "must be a number above 0"),
+    ],
+)
+def test_wrong_use(more: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        sweep("http://127.0.0.1:1", *more)
+    assert caught.value.code == 2
+    assert says in capsys.readouterr().err
+
+
+def test_another_who_steers_ends_it(engine: SteppingEngine, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def steal(number: int) -> None:
+        if number > 20:
+            engine.cap = 9
+
+    engine.on_request = steal
+    assert sweep(url) == 2
+    assert "something else steers it" in capsys.readouterr().err
+
+
+def test_a_proposer_of_fixed_length_and_ks_beyond_the_engine_s_are_told_of(engine: SteppingEngine, url: str) -> None:
+    engine.method, engine.soft_only = "suffix", "the proposer suffix always drafts 4 tokens"
+    engine.mode, engine.most, engine.plain = "soft", 4, 30.0
+    assert sweep(url, "--k", "3-6", "--no-confirm") == 0
+    assert {row["k"] for row in cells()} == {0, 3, 4}
+    reasons = " ".join(told()["summary"]["reasons"])
+    assert "can only drop drafts (the proposer suffix always drafts 4 tokens)" in reasons
+    assert "suffix takes no table by batch size" in reasons
+    assert "k above 4 was not tried" in reasons
