@@ -22,7 +22,8 @@ def options(*argv: str) -> Namespace:
 
 async def qualified(url: str, prompts: Path, out: Path, *argv: str) -> tuple[int, Summary]:
     """Exit status and summary of a run in `out`, which is gone on with where it is there."""
-    args = options("--engine", url, "--prompts", str(prompts), "--pairs", "3", "--concurrencies", "1,2", *argv)
+    plain = ["--number", "40", "--pairs", "12", "--concurrency", "2", "--concurrencies", "2"]
+    args = options("--engine", url, "--prompts", str(prompts), *plain, *argv)
 
     def whole() -> int:
         run = Run.resume(out) if (out / "run.json").exists() else Run.create("qualify", vars(args), out)
@@ -80,19 +81,19 @@ async def test_a_run_goes_on_where_it_was_cut(drafting: Any, prompt_file: Path, 
     drafting.fails = {f"q{i}" for i in range(120)} - {"q1", "q2", "q3"}
     async with running(drafting.handler) as upstream:
         with pytest.raises(StandError, match="failed"):
-            await qualified(upstream.url, prompt_file, out)
+            await qualified(upstream.url, prompt_file, out, "--number", "120")
         drafting.fails, drafting.refuses_plain = {"q7"}, True
         with pytest.raises(StandError, match="failed"):
-            await qualified(upstream.url, prompt_file, out)
+            await qualified(upstream.url, prompt_file, out, "--number", "120")
         answered = [row["prompt"] for row in rows_of(out, "speculative") if row["outcome"] == "ok"]
         # Each was answered once, in the one run or the other.
         assert len(answered) == len(set(answered)) == 119
         assert len(rows_of(out, "steps")) == 2
         drafting.refuses_plain = False
-        code, summary = await qualified(upstream.url, prompt_file, out)
+        code, summary = await qualified(upstream.url, prompt_file, out, "--number", "120")
         assert len(rows_of(out, "steps")) == 2
         drafting.asked.clear()
-        assert await qualified(upstream.url, prompt_file, out) == (code, summary)
+        assert await qualified(upstream.url, prompt_file, out, "--number", "120") == (code, summary)
     assert drafting.asked == []
     assert any("1 of 120 requests failed (1 upstream_error)" in reason for reason in summary.reasons)
 
@@ -100,10 +101,10 @@ async def test_a_run_goes_on_where_it_was_cut(drafting: Any, prompt_file: Path, 
 async def test_a_run_that_ended_is_only_signed(drafting: Any, prompt_file: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     async with running(drafting.handler) as upstream:
-        await qualified(upstream.url, prompt_file, out, "--number", "40")
+        await qualified(upstream.url, prompt_file, out)
         unsigned = certificate.read((out / "certificate.json").read_bytes())
         drafting.asked.clear()
-        await qualified(upstream.url, prompt_file, out, "--number", "40", "--sign-off", "Grace Hopper")
+        await qualified(upstream.url, prompt_file, out, "--sign-off", "Grace Hopper")
     assert drafting.asked == []
     signed = certificate.read((out / "certificate.json").read_bytes())
     assert signed == unsigned | {"signed_off_by": "Grace Hopper", "sha256": signed["sha256"]}
@@ -115,7 +116,7 @@ async def test_replies_that_differ_are_told_by_the_letter_without_an_embedder(
 ) -> None:
     drafting.says = {f"q{i}": "other" for i in range(1, 120)}
     async with running(drafting.handler) as upstream:
-        _, summary = await qualified(upstream.url, prompt_file, tmp_path / "run", "--number", "40")
+        _, summary = await qualified(upstream.url, prompt_file, tmp_path / "run")
     gate = next(gate for gate in summary.gates if gate.name == "replies")
     assert gate.passed is None
     assert "--similarity is none" in gate.words
