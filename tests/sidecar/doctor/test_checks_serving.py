@@ -8,6 +8,7 @@ from specwatch_engine.plugin.compat import hooks
 from support.doctor import AWAY, NOW, at, drafted, engine, facts, row, side, told
 
 from sidecar.control.engine import EngineState, Events
+from sidecar.doctor import lengths
 from sidecar.doctor.checks import context, drafts, latency, plugin, replies, serving, waits
 from sidecar.doctor.facts import LogFacts, Machine, Unseen
 from sidecar.doctor.findings import run
@@ -82,8 +83,8 @@ def test_the_cost_is_bounded_by_latencies_where_it_is_not_set() -> None:
     steps = (500, 250, 125, 62, 31, 16, 8, 4, 4)
     ours = [drafted(steps, ttft_ms=50.0, latency_ms=50.0 + 30 * 999) for _ in range(20)]
     plain = rows((20, PLAIN | {"tpot_ms": 15.0}))
-    assert drafts.cost_bound(ours, ours + plain) == pytest.approx(1 / 8)
-    assert drafts.cost_bound(ours, ours) is None
+    assert lengths.cost_bound(ours, ours + plain) == pytest.approx(1 / 8)
+    assert lengths.cost_bound(ours, ours) is None
     (finding,) = run([drafts.CHECKS[1]], facts(rows=ours + plain)).findings
     assert "at most 0.125 of a verify step" in finding.seen[-1]
     assert finding.id == "draft-too-long"
