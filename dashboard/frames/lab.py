@@ -60,11 +60,15 @@ def tone_of(verdict: str) -> Meaning:
     return MEANINGS.get(verdict, "unknown")
 
 
+def verdict_of(run: shapes.LabRunShort) -> str | None:
+    """What some commands say meanwhile, or where they failed, is none yet."""
+    return run.verdict if run.state == "done" else None
+
+
 def standing(run: shapes.LabRunShort) -> str:
     """The verdict with its sign; of a run that has none, its state."""
-    if run.verdict is None:
-        return STATES[run.state]
-    return f"{SIGNS[tone_of(run.verdict)]} {run.verdict}"
+    verdict = verdict_of(run)
+    return STATES[run.state] if verdict is None else f"{SIGNS[tone_of(verdict)]} {verdict}"
 
 
 def subject(run: shapes.LabRunShort) -> str:
@@ -114,9 +118,9 @@ def runs_table(runs: Sequence[shapes.LabRunShort], opened: str | None, now: date
 
 
 def _tone(run: shapes.LabRunShort) -> Tone:
-    if run.verdict is None:
+    if (verdict := verdict_of(run)) is None:
         return "bad" if run.state == "failed" else ""
-    return {"good": "", "part": "", "bad": "bad", "unknown": "none"}[tone_of(run.verdict)]  # type: ignore[return-value]
+    return {"good": "", "part": "", "bad": "bad", "unknown": "none"}[tone_of(verdict)]  # type: ignore[return-value]
 
 
 def option(run: shapes.LabRunShort) -> str:
@@ -140,8 +144,8 @@ class Headline(NamedTuple):
 def headline(run: shapes.LabRunShort, now: datetime) -> Headline:
     first, *others = [_ended(each) for each in run.reasons if each.strip()] or [""]
     title = run.title or subject(run)
-    if run.verdict is not None:
-        return Headline(tone_of(run.verdict), title, standing(run), first, others)
+    if (verdict := verdict_of(run)) is not None:
+        return Headline(tone_of(verdict), title, standing(run), first, others)
     heard = span((now - utc(run.updated_at)).total_seconds())
     if run.state == "running":
         told = f"For {took(run, now).removesuffix(' so far')} now; last heard of {heard} ago."
@@ -158,7 +162,10 @@ def headline(run: shapes.LabRunShort, now: datetime) -> Headline:
 
 
 def _ended(reason: str) -> str:
-    """With a full stop; p at its start stays small."""
+    """As a sentence. Names of figures stay small, as p, and so do options."""
+    first = reason.split(maxsplit=1)[0]
+    if len(first) > 1 and first.isalpha():
+        reason = reason[:1].upper() + reason[1:]
     return reason if reason.endswith((".", "!", "?", ":")) else f"{reason}."
 
 

@@ -6,6 +6,7 @@ Series are told apart by their shape too: by markers, dashes and patterns.
 from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import pairwise
+from math import floor, log10
 from typing import Any
 
 import plotly.graph_objects as go  # type: ignore[import-untyped]
@@ -29,9 +30,10 @@ def figure(plot: Plot) -> go.Figure:
     made = {"bars": _bars, "lines": _lines, "heat": _heat}[plot.kind](plot)
     made.update_layout(margin=MARGIN | {"t": 24}, uirevision="keep")
     if plot.kind != "heat":
-        rows = -(-sum(len(_cut(each.name, LONGEST)) + 8 for each in plot.series) // 110)
+        # Of the legend, on a phone.
+        rows = -(-sum(len(_cut(each.name, LONGEST)) + 8 for each in plot.series) // 50)
         made.update_layout(
-            height=300 + 20 * max(0, rows - 1),
+            height=300 + 20 * max(0, rows - 2),
             showlegend=len(plot.series) > 1,
             legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
         )
@@ -142,9 +144,10 @@ def _heat(plot: Plot) -> go.Figure:
             hoverongaps=False,
             text=[[_told(plot, each, at) for at in range(len(x))] for each in plot.series],
             hovertemplate="%{text}<extra></extra>",
-            texttemplate="%{z:.3~g}" if len(x) <= MOST_TEXTS else None,
         )
     )
+    if len(x) <= MOST_TEXTS:
+        made.add_trace(_values(plot, x, rows))
     made.add_shape(
         type="rect",
         x0=0,
@@ -178,6 +181,33 @@ def _heat(plot: Plot) -> go.Figure:
         },
     )
     return made
+
+
+def _values(plot: Plot, x: Sequence[str], rows: Sequence[str]) -> go.Scatter:
+    """Written into the cells, white on the dark ones and black on the bright ones."""
+    known = [y for each in plot.series for y in each.y if y is not None]
+    low, high = min(known, default=0.0), max(known, default=0.0)
+    most = max(abs(low), abs(high))
+    decimals = min(max(1 - floor(log10(most)), 0), 6) if most else 0
+    cells = [
+        (x[at], row, y)
+        for each, row in zip(plot.series, rows, strict=True)
+        for at, y in enumerate(each.y)
+        if y is not None
+    ]
+    return go.Scatter(
+        x=[column for column, _, _ in cells],
+        y=[row for _, row, _ in cells],
+        mode="text",
+        text=[f"{y:.{decimals}f}" for _, _, y in cells],
+        textfont={
+            "color": ["#FFFFFF" if y < (low + high) / 2 or high == low else "#000000" for _, _, y in cells],
+            # On a phone there is little room between many columns.
+            "size": 12 if len(x) <= 6 else 10,
+        },
+        hoverinfo="skip",
+        showlegend=False,
+    )
 
 
 # Texts

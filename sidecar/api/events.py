@@ -98,7 +98,7 @@ def event(happened: Happened) -> models.Event:
             what = "default" if row["value"] is None else _short(row["value"])
             evidence = {name: row[name] for name in ("name", "before", "value")}
         case "lab":
-            subject, what, words = row["run"], row["verdict"] or row["state"], _lab(row)
+            subject, what, words = row["run"], _found(row), _lab(row)
             evidence = {name: row[name] for name in ("run", "kind", "model", "draft_model", "folder")}
     return models.Event(
         at=row["at"],
@@ -141,6 +141,11 @@ def _moved_evidence(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: row[name] for name in names} | {"first_seen": row["first_seen"].isoformat()}
 
 
+def _found(row: Mapping[str, Any]) -> str:
+    """The verdict of a run of the lab that came to one, else how it ended."""
+    return str((row["verdict"] if row["state"] == "done" else None) or row["state"])
+
+
 def _lab(row: Mapping[str, Any]) -> str:
     """`Qualify of draft_generalist: qualified in part. The scenario billing is not certified.`"""
     of = row["draft_model"] or row["model"]
@@ -150,8 +155,10 @@ def _lab(row: Mapping[str, Any]) -> str:
     if row["state"] == "interrupted":
         return f"{subject} was interrupted"
     reasons = row["reasons"] if isinstance(row["reasons"], list) else []
-    told = f"{subject}: {row['verdict'] or row['state']}"
-    return f"{told}. {_short(str(reasons[0]))}" if reasons else told
+    reason = _short(str(reasons[0])) if reasons else ""
+    if row["state"] == "failed":
+        return ": ".join(filter(None, (f"{subject} failed", reason)))
+    return ". ".join(filter(None, (f"{subject}: {_found(row)}", reason)))
 
 
 def _version(row: Mapping[str, Any]) -> tuple[str, str]:

@@ -77,7 +77,7 @@ LATER = NOW + timedelta(minutes=5)
         (run(verdict="cannot tell", reasons=["Why?"]), "unknown", "? cannot tell", "Why?", []),
         (run(verdict="of another version", reasons=[]), "unknown", "? of another version", "", []),
         (
-            run("soak-3", updated_at=NOW.isoformat()),
+            run("soak-3", updated_at=NOW.isoformat(), verdict="cannot tell"),
             "running",
             "▶ under way",
             "For 17 min now; last heard of 5 min ago.",
@@ -98,6 +98,15 @@ LATER = NOW + timedelta(minutes=5)
             [],
         ),
         (run("self-draft-0"), "bad", "✗ failed", "There is no room on the disk.", []),
+        (
+            run(
+                state="failed", verdict="cannot tell", reasons=["the engine's cap is 9", "--k: none is left", "k is 4"]
+            ),
+            "bad",
+            "✗ failed",
+            "The engine's cap is 9.",
+            ["--k: none is left.", "k is 4."],
+        ),
         (run("self-draft-0", reasons=[]), "bad", "✗ failed", "Its folder has the log.", []),
         (run(verdict=None, reasons=[]), "unknown", "■ done", "", []),
     ],

@@ -66,13 +66,14 @@ def test_marks_of_moments_are_points():
 
 def test_heat():
     drawn = figure(plot_of(lab_runs.QUALIFY, 1))
-    (cells,) = drawn.data
+    cells, values = drawn.data
     assert [list(row) for row in cells.z] == [[0.61, 0.2, 0.1, None], [0.1, 0.05, 0.03, 0.02]]
     assert list(cells.y) == ["fault_report", "address_confirmat…"]
     assert cells.text[0][3] == "fault_report<br>position 4: no data"
-    assert cells.texttemplate
+    assert list(values.text) == ["0.61", "0.20", "0.10", "0.10", "0.05", "0.03", "0.02"]
+    assert list(values.textfont.color[:2]) == ["#000000", "#FFFFFF"], "black on yellow, white on blue"
     wide = figure(made(kind="heat", x=list(range(40)), series=[{"name": "a", "y": [1] * 40}]))
-    assert not wide.data[0].texttemplate, "no room for values"
+    assert len(wide.data) == 1, "no room for values"
 
 
 @pytest.mark.parametrize("kind", ["lines", "bars", "heat"])
@@ -81,6 +82,7 @@ def test_heat():
     [
         {"x": [], "series": []},
         {"series": []},
+        {"series": [{"name": "a", "y": [1e300, -1e300, 0]}]},
         {"x": ["a", 1, 2.5]},
         {"x": [0.0, 0.0, 1.0], "mark": 0.5},
         {"series": [{"name": "", "y": [None, None, None]}] * 9},
