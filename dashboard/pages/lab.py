@@ -60,7 +60,10 @@ def _none(command: str | None) -> None:
     what = "run of the lab" if command is None else f"run of {plain(command)}"
     st.info(f"**No {what} is recorded.** Runs appear here as they begin, and stay.", icon=":material/science:")
     told = "; ".join(f"`{kind}`: {words}" for kind, words in frames.KINDS.items() if command in (None, kind))
-    st.markdown(f"A command each ({told}), with `--database-url` as the sidecar has it where that is not the default:")
+    st.markdown(
+        f"A command each ({told}). `--settings FILE`, the sidecar's own, has it keep the run in this database, where "
+        "neither `SPECWATCH_CONFIG` nor `SPECWATCH_DATABASE_URL` names it:"
+    )
     lines = [line for line in frames.COMMANDS.splitlines() if command is None or f" {command} " in line]
     st.code("\n".join(lines or frames.COMMANDS.splitlines()), language="shell")
 

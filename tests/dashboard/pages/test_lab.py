@@ -148,6 +148,7 @@ def test_no_run_yet(api, command, lines):
     at = opened(**({} if command is None else {"command": command}))
     (told,) = at.info
     assert told.value.startswith(f"**No run of {'the lab' if command is None else command} is recorded.**")
+    assert "--settings FILE" in said(at)
     (code,) = at.code
     assert len(code.value.splitlines()) == lines
     assert f"specwatch {command or 'qualify'} " in code.value
