@@ -1,6 +1,6 @@
 """`specwatch qualify` and its like: the lab's own process beside this one, and a row of its run in the database.
 
-The lab measures, and knows no database; whoever starts it here keeps the row, at the run's beginning and at its end. A
+The lab measures, and knows no database; whoever starts it here keeps the row, from the run's beginning to its end. A
 database that is away is worth a line, and never the run.
 """
 
@@ -21,8 +21,8 @@ from .store.lab import LabError, put
 MODULE = "specwatch_engine.lab"
 #: Where its runs are by default, what tells of one, and the file that holds the id of the process that runs it.
 ROOT, RUN, LOCK = Path(".run/lab"), "run.json", ".lock"
-#: How often the folder of the run is looked for, s.
-_LOOK_S = 0.5
+#: How often the folder of the run is looked for, and how often its row is written anew, which shows that it lives, s.
+_LOOK_S, _RECORD_S = 0.5, 60.0
 #: Longest run.json that is recorded, bytes.
 _MOST_BYTES = 33_554_432
 
@@ -51,9 +51,11 @@ def run(kind: str, arguments: Sequence[str], settings_file: Path | None = None) 
         child = subprocess.Popen([sys.executable, "-m", MODULE, kind, *arguments])
         children.append(child)
         folder = _folder_of(child, arguments) if settings is not None else None
-        told = None if folder is None else _read(folder)
-        if settings is not None and folder is not None and told is not None:
-            _record(settings, folder, told)
+        while settings is not None and folder is not None:
+            if (told := _read(folder)) is not None:
+                _record(settings, folder, told)
+            if _is_over(child, _RECORD_S):
+                break
         code = child.wait()
         if settings is not None and folder is not None and (told := _read(folder)) is not None:
             _record(settings, folder, _ended(told, code))
@@ -106,7 +108,7 @@ def _folder_of(child: _Child, arguments: Sequence[str]) -> Path | None:
     # Whichever option names it.
     named = [Path(part) for each in arguments for part in (each, each.partition("=")[2]) if part]
     while True:
-        ended = _is_over(child)
+        ended = _is_over(child, _LOOK_S)
         for folder in [*named, *_children(ROOT)]:
             if _holder(folder) == child.pid:
                 return folder.absolute()
@@ -114,9 +116,9 @@ def _folder_of(child: _Child, arguments: Sequence[str]) -> Path | None:
             return None
 
 
-def _is_over(child: _Child) -> bool:
+def _is_over(child: _Child, limit_s: float) -> bool:
     try:
-        child.wait(_LOOK_S)
+        child.wait(limit_s)
     except subprocess.TimeoutExpired:
         return False
     return True
