@@ -45,7 +45,8 @@
       const band = ends ? [{ ...edge, y: s.low }, { ...edge, y: s.high, fill: "tonexty", fillcolor: faded(colour) }] : [];
       return [...band, {
         ...common, type: "scatter", legendgroup: String(i), line: { color: colour, width: 2 }, connectgaps: false,
-        mode: x.length > 60 ? "lines" : "lines+markers",
+        // A lone value has no line to be seen by.
+        mode: x.length > 60 && s.y.filter((value) => value !== null).length > 20 ? "lines" : "lines+markers",
       }];
     });
   }
