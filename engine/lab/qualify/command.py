@@ -174,13 +174,16 @@ def evidence(run: Run, limits: Limits) -> Evidence:
     checked = row["report"]
     # Of requests that were asked again, the last counts.
     asked = {each.prompt: each for each in (msgspec.convert(row, Asked) for row in run.rows(ASKED))}
+    outputs = {
+        (each.prompt, each.concurrency): each for each in (msgspec.convert(r, Outputs) for r in run.rows(OUTPUTS))
+    }
     return Evidence(
         known[0],
         limits,
         list(asked.values()),
         trials_of(run),
         [msgspec.convert(row, Pair) for row in run.rows(PAIRS)],
-        [msgspec.convert(row, Outputs) for row in run.rows(OUTPUTS)],
+        list(outputs.values()),
         str(row["reason"]) if checked is None else msgspec.convert(checked, Report),
         None if run.rows(PAIRS) else known[0].get("no_steps") or "no pairs were measured",
     )

@@ -30,6 +30,9 @@ from .outputs import Found, Outputs, found_of, output_gates
 from .pairs import Pair, Ratio, enough, ratio
 from .scenarios import Overall, Scenario, Standing, judge, overall, worst_first
 
+#: Share of failed requests above which nothing is said of p.
+MOST_FAILED = 0.05
+
 
 @dataclass(frozen=True)
 class Evidence:
@@ -74,15 +77,23 @@ class Evidence:
 
     @cached_property
     def latencies(self) -> dict[str, Ratio]:
-        """Of each scenario, at the concurrency with most of its pairs; those with too few are left out."""
+        """Of each scenario, at the concurrency with most of its pairs; those with too few have that of all such."""
         found = {}
         for name in self.sums:
-            tally = Tally(p.concurrency for p in self.pairs if p.scenario == name)
-            for at, number in tally.most_common(1):
-                told = ratio(self.pairs, at, self.facts["baseline"], name)
-                if enough(number) and told.ratio is not None:
-                    found[name] = told
-        return found
+            told = self._latency([pair for pair in self.pairs if pair.scenario == name], name)
+            if told is not None:
+                found[name] = told
+        # Many small scenarios could else be certified that are slower, each of too few pairs to show it.
+        rest = [pair for pair in self.pairs if pair.scenario not in found]
+        together = self._latency(rest, None)
+        return found if together is None else found | dict.fromkeys((pair.scenario for pair in rest), together)
+
+    def _latency(self, pairs: Sequence[Pair], scenario: str | None) -> Ratio | None:
+        for at, number in Tally(pair.concurrency for pair in pairs).most_common(1):
+            told = ratio(pairs, at, self.facts["baseline"], scenario)
+            if enough(number) and told.ratio is not None:
+                return told
+        return None
 
 
 @dataclass(frozen=True)
@@ -114,12 +125,25 @@ def judged(evidence: Evidence) -> Judgement:
         p_gate(total, limits.p),
         tokenizer_gate(evidence.tokenizers),
     ]
+    needed += _answered(evidence)
     found = found_of(evidence.outputs)
     beside = output_gates(found)
+    if found.unlike:
+        needed.append(beside.pop(0))
     even = break_even_of(steps, total, evidence.k)
     made = verdict(needed, beside, scenarios)
     reasons = _reasons(evidence, made, [*needed, *beside], scenarios, even)
     return Judgement(made, total, scenarios, [*needed, *beside], steps, even, found, evidence.ratios, reasons)
+
+
+def _answered(evidence: Evidence) -> list[Gate]:
+    """A gate where so many requests failed that those which did not may be another kind."""
+    failed = sum(each.outcome != "ok" for each in evidence.asked)
+    share = failed / len(evidence.asked) if evidence.asked else 0.0
+    if share <= MOST_FAILED:
+        return []
+    words = f"{failed} of {len(evidence.asked)} requests failed, so that p may be that of the easy ones: see why."
+    return [Gate("failed requests", None, share, MOST_FAILED, words)]
 
 
 def _steps(evidence: Evidence) -> StepTimes | str:
@@ -137,7 +161,7 @@ def _reasons(
 ) -> list[str]:
     """The weightiest first."""
     said = [gate.words for gate in gates if gate.passed is False]
-    said += [gate.words for gate in gates[:3] if gate.passed is None]
+    said += [gate.words for gate in gates if gate.passed is None]
     for standing in (Standing.REJECTED, Standing.UNCERTAIN):
         said += [f"{each.name} is {standing}: {each.why}" for each in scenarios if each.standing is standing]
     certified = [each for each in scenarios if each.certified]

@@ -114,9 +114,10 @@ def step_times(trials: Sequence[Trial], plain_kind: PlainKind | None) -> StepTim
 
     def target_step(some: Sequence[Trial]) -> float | None:
         found = _mean([trial.plain for trial in some if trial.plain is not None])
-        if found is None or not draft_runs or len(ks) < 2:
+        if found is None or not draft_runs:
             return found
-        # A step that ran the draft once is longer than one of the target alone by a draft step.
+        # A step that ran the draft once is longer than one of the target alone by a draft step, of which steps of one
+        # k tell nothing: taken for the target's alone, it would make any draft look as if it cost nothing.
         draft = draft_step(some)
         return None if draft is None or draft >= found else found - max(draft, 0.0)
 
@@ -186,7 +187,10 @@ def draft_step_gate(times: StepTimes | str, limit: float) -> Gate:
         return Gate("draft step", None, None, limit, _sentence(times))
     c, k = times.c, times.k
     if c is None or k is None:
-        return Gate("draft step", None, None, limit, "No step was measured both with drafts and without.")
+        words = "No step was measured both with drafts and without."
+        if times.plain_kind is PlainKind.DISABLED_DRAFT_RUNS:
+            words = "This engine runs the draft in plain steps too, so that what it takes cannot be told: give --plain."
+        return Gate("draft step", None, None, limit, words)
     if c.low is None or c.high is None or times.trials < ENOUGH_TRIALS:
         words = f"Steps of {times.trials} of {ENOUGH_TRIALS} prompts were measured, which are too few to tell."
         return Gate("draft step", None, c.value, limit, words)
@@ -194,11 +198,12 @@ def draft_step_gate(times: StepTimes | str, limit: float) -> Gate:
     if times.bounded:
         passed = True if c.high < limit else None
         words = (
-            f"A draft step takes at most {told}: a bound from steps of {k} draft tokens and plain ones, as the "
-            "engine's draft length cannot be changed."
+            f"A draft step takes at most {told}: a bound from steps of {k} draft tokens and plain ones, as no steps of "
+            "another length were measured."
         )
         if passed is None:
-            words += " What it takes itself may be below the limit: the engine plugin would tell."
+            words += " What it takes itself may be below the limit"
+            words += "." if k == 1 else ": the engine plugin would tell."
         return Gate("draft step", passed, c.value, limit, words)
     passed = True if c.high < limit else False if c.low >= limit else None
     draft, plain = times.draft, times.plain

@@ -187,7 +187,8 @@ class Measure:
                     if not each.identical
                 }
                 for each in await similarity.of(outputs, texts):
-                    self.run.append(OUTPUTS, msgspec.to_builtins(each))
+                    row = msgspec.structs.replace(each, concurrency=concurrency)
+                    self.run.append(OUTPUTS, msgspec.to_builtins(row))
                 for prompt in part:
                     pair = self._pair(prompt, concurrency, found)
                     self.run.append(PAIRS, msgspec.to_builtins(pair))

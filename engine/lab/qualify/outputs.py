@@ -6,6 +6,7 @@ the arithmetic of another batch shape, or a fault. Texts are compared at tempera
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -52,6 +53,8 @@ class Outputs(msgspec.Struct, frozen=True):
     json: tuple[bool, bool] | None = None
     #: The same of tool calls.
     tools: tuple[bool, bool] | None = None
+    #: Requests in flight.
+    concurrency: int = 0
 
 
 def compared(prompt: str, scenario: str, body: Mapping[str, Any], ours: Answer, plain: Answer) -> Outputs:
@@ -123,7 +126,8 @@ class Validity:
     pairs: int
     speculative: int
     plain: int
-    #: Pairs of which only the plain reply is valid, and only the speculative one.
+    #: Prompts of which only the plain reply is valid, and only the speculative one; oftener than the other way round,
+    #: where they were asked at several concurrencies.
     broken: int
     mended: int
 
@@ -148,6 +152,11 @@ class Found:
     json: Validity
     tools: Validity
 
+    @property
+    def unlike(self) -> bool:
+        """Whether most replies are others than the plain ones, and nothing tells whether they mean the same."""
+        return self.similarity is None and 2 * self.identical < self.pairs
+
 
 def found_of(pairs: Sequence[Outputs]) -> Found:
     parted = [each for each in pairs if not each.identical]
@@ -165,19 +174,23 @@ def found_of(pairs: Sequence[Outputs]) -> Found:
         levels.count(Level.WARNING),
         levels.count(Level.CRITICAL),
         next((each.reason for each in parted if each.similarity is None), None),
-        _validity([each.json for each in pairs]),
-        _validity([each.tools for each in pairs]),
+        _validity([(each.prompt, each.json) for each in pairs]),
+        _validity([(each.prompt, each.tools) for each in pairs]),
     )
 
 
-def _validity(found: Sequence[tuple[bool, bool] | None]) -> Validity:
-    told = [each for each in found if each is not None]
+def _validity(found: Sequence[tuple[str, tuple[bool, bool] | None]]) -> Validity:
+    told = [(prompt, each) for prompt, each in found if each is not None]
+    # A prompt that breaks at one concurrency breaks at the next: it is one piece of evidence, not several.
+    lost = Counter[str]()
+    for prompt, (ours, plain) in told:
+        lost[prompt] += plain - ours
     return Validity(
         len(told),
-        sum(ours for ours, _ in told),
-        sum(plain for _, plain in told),
-        sum(plain and not ours for ours, plain in told),
-        sum(ours and not plain for ours, plain in told),
+        sum(ours for _, (ours, _) in told),
+        sum(plain for _, (_, plain) in told),
+        sum(number > 0 for number in lost.values()),
+        sum(number < 0 for number in lost.values()),
     )
 
 
@@ -215,11 +228,11 @@ def _text_gate(found: Found) -> Gate:
 
 
 def _validity_gate(name: str, found: Validity) -> Gate:
-    """Fails where more replies are broken by speculation than chance allows (sign test of the pairs that differ)."""
+    """Fails where more replies are broken by speculation than chance allows (sign test of the prompts that differ)."""
     words = f"{found.speculative} of {found.pairs} are valid with speculation, {found.plain} without."
     failed = _at_least(found.broken, found.broken + found.mended) < _CHANCE
     if failed:
-        words += f" In {found.broken} pairs only the plain reply is valid, in {found.mended} only the other."
+        words += f" For {found.broken} prompts only the plain reply is valid, for {found.mended} only the other."
     return Gate(name, not failed, found.speculative / found.pairs, found.plain / found.pairs, words)
 
 

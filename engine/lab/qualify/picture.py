@@ -107,7 +107,7 @@ def _latency_tables(made: Judgement) -> list[Table]:
         told = [[each.concurrency, *_ratio_cells(each)] for each in made.ratios]
         tables.append(Table("Latency with speculation and without, by concurrency", columns, told))
     slow_first = sorted(
-        (each for each in made.scenarios if each.latency is not None),
+        (each for each in made.scenarios if each.latency is not None and each.latency.scenario is not None),
         key=lambda each: -((each.latency.ratio or 0.0) if each.latency else 0.0),
     )
     rows = [[each.name, each.latency.concurrency, *_ratio_cells(each.latency)] for each in slow_first if each.latency]

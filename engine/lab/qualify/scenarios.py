@@ -68,8 +68,9 @@ def judge(name: str, share: float, sums: Counted, limit: float, latency: Ratio |
     standing, why, more = _by_p(figures, limit)
     if standing is Standing.CERTIFIED and latency is not None and latency.low is not None and latency.low > 1:
         standing = Standing.REJECTED
+        it = "it" if latency.scenario is not None else "traffic of all scenarios with few pairs, this one among them,"
         why += (
-            f" But it is slower than plain decoding: p95 latency is {latency.ratio:.2f} times as long "
+            f" But {it} is slower than plain decoding: p95 latency is {latency.ratio:.2f} times as long "
             f"({latency.low:.2f} to {latency.high:.2f}) at concurrency {latency.concurrency}."
         )
     return Scenario(name, share, figures, standing, why, more, latency)

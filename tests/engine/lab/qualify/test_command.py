@@ -4,10 +4,13 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from specwatch_engine.lab.__main__ import parser_of
 from specwatch_engine.lab.progress import Say
 from specwatch_engine.lab.qualify import certificate, command
+from specwatch_engine.lab.qualify.gates import Limits
+from specwatch_engine.lab.qualify.outputs import Outputs
 from specwatch_engine.lab.run import Run, RunError, State
 from specwatch_engine.lab.stand import StandError
 from specwatch_engine.lab.summary import Summary, read
@@ -96,6 +99,16 @@ async def test_a_run_goes_on_where_it_was_cut(drafting: Any, prompt_file: Path, 
         assert await qualified(upstream.url, prompt_file, out, "--number", "120") == (code, summary)
     assert drafting.asked == []
     assert any("1 of 120 requests failed (1 upstream_error)" in reason for reason in summary.reasons)
+
+
+def test_replies_that_were_compared_twice_count_once(tmp_path: Path) -> None:
+    run = Run.create("qualify", {}, tmp_path / "run")
+    run.append("facts", {})
+    for identical in (False, True):
+        # The end of the process came between a round's replies and its pairs, and the round was served again.
+        run.append("outputs", msgspec.to_builtins(Outputs("a", "s", identical, concurrency=4)))
+    run.append("outputs", msgspec.to_builtins(Outputs("a", "s", True, concurrency=1)))
+    assert [each.identical for each in command.evidence(run, Limits()).outputs] == [True, True]
 
 
 async def test_a_run_that_ended_is_only_signed(drafting: Any, prompt_file: Path, tmp_path: Path) -> None:

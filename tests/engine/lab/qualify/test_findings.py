@@ -34,6 +34,10 @@ def asked(name: str, p: float, number: int = 60, k: int = 4) -> list[Asked]:
     return rows
 
 
+def failed(name: str, number: int) -> list[Asked]:
+    return [Asked(f"{name} failed {i}", name, "timeout", None, None, None, None, None) for i in range(number)]
+
+
 def trials(draft: float = 1.0) -> list[Trial]:
     return [
         Trial(f"t{i}", {1: Steps(100 + 10 * draft + i, 10), 4: Steps(100 + 40 * draft + i, 10)}, Steps(100.0 + i, 10))
@@ -95,6 +99,16 @@ def evidence(p: dict[str, float] = GOOD, **changes: Any) -> Evidence:
          Verdict.CANNOT_TELL, "were not compared with plain decoding: no plugin."),
         ("few pairs", evidence(pairs=pairs(100.0, number=10)), Verdict.QUALIFIED,
          "There is no latency ratio at concurrency 4: too few to compare"),
+        ("slow, of few pairs each", evidence(pairs=[each for name in GOOD for each in pairs(400.0, 200.0, 20, name)]),
+         Verdict.REJECTED, "traffic of all scenarios with few pairs, this one among them, is slower"),
+        ("many failures", evidence(asked=[row for name in GOOD for row in (*asked(name, 0.9), *failed(name, 8))]),
+         Verdict.CANNOT_TELL, "24 of 204 requests failed, so that p may be that of the easy ones"),
+        ("replies that nothing compares", evidence(outputs=[Outputs(f"p{i}", "code", i < 9, reason="no model")
+                                                            for i in range(30)]),
+         Verdict.CANNOT_TELL, "could not be compared by meaning: no model."),
+        ("a few replies that nothing compares", evidence(outputs=[Outputs(f"p{i}", "code", i > 9, reason="no model")
+                                                                  for i in range(30)]),
+         Verdict.QUALIFIED, "could not be compared by meaning: no model."),
     ],
 )  # fmt: skip
 def test_each_verdict_for_its_own_reason(name: str, found: Evidence, verdict: Verdict, reason: str) -> None:

@@ -85,6 +85,15 @@ def test_a_draft_that_ran_in_the_plain_step_is_taken_off() -> None:
     assert "taken off" in draft_step_gate(times, 0.333).words
 
 
+def test_a_draft_that_ran_in_the_plain_step_bounds_nothing_with_one_k() -> None:
+    # A draft as slow as its target: plain steps with the draft in them look like verify steps of one token.
+    rows = [Trial(f"p{i}", {1: Steps(200.0 + i, 10)}, Steps(200.0 + i, 10)) for i in range(20)]
+    gate = draft_step_gate(step_times(rows, PlainKind.DISABLED_DRAFT_RUNS), 0.333)
+    assert gate.passed is None
+    assert "give --plain" in gate.words
+    assert draft_step_gate(step_times(rows, PlainKind.TRUE_AR), 0.333).passed is True
+
+
 def test_without_plain_steps_there_is_no_ratio() -> None:
     times = step_times(trials(plain=False), None)
     assert (times.c, times.plain, times.of_plain) == (None, None, None)

@@ -158,3 +158,10 @@ def test_json_fails_where_speculation_breaks_it_more_often_than_by_chance(
     assert gate.value == (10 + mended) / len(told)
     assert ("only the plain reply is valid" in gate.words) is not passed
     assert len(output_gates(replace(found, tools=found.json))) == 3
+
+
+def test_a_prompt_that_breaks_at_each_concurrency_is_one_piece_of_evidence() -> None:
+    rows = [Outputs(f"p{i}", "x", False, 1, json=(False, True), concurrency=c) for i in range(4) for c in (1, 4, 8)]
+    found = found_of(rows)
+    assert (found.json.pairs, found.json.broken, found.json.mended) == (12, 4, 0)
+    assert next(gate for gate in output_gates(found) if gate.name == "JSON").passed is True
