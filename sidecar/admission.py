@@ -9,6 +9,9 @@ The same rule of the sum is in `engine/lab/qualify/certificate.py`; processes sh
 
 import hashlib
 import json
+import logging
+import stat
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,6 +20,8 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 import msgspec
+
+_log = logging.getLogger(__name__)
 
 VERSION = 1
 MARK = "specwatch_certificate"
@@ -27,6 +32,10 @@ SIGN = "sign it with `specwatch qualify --sign-off NAME --resume DIR`"
 _GOOD = ("qualified", "qualified in part")
 #: Longest file that is read, bytes: some 10,000 scenarios.
 _MOST_BYTES = 4_194_304
+#: How long the first look at the file may keep the proxy from starting, s.
+_START_S = 2.0
+#: Whoever wants it to certify nothing takes the file away. That a disk cannot be read says nothing of it.
+_TAKEN_AWAY = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
 #: Characters of a text of the certificate's in a sentence, and differences that are told.
 _LONGEST, _MOST_TOLD = 300, 3
 #: What an engine is known by, in words.
@@ -90,7 +99,7 @@ def read(content: bytes) -> Certificate:
     if not isinstance(document, dict) or MARK not in document:
         raise CertificateError(f"has no {MARK}: name the certificate that `specwatch qualify` wrote")
     if document[MARK] != VERSION or isinstance(document[MARK], bool):
-        raise CertificateError(f"is of version {document[MARK]!r}, and only {VERSION} is known: {REMEDY}")
+        raise CertificateError(f"is of version {_short(repr(document[MARK]))}, and only {VERSION} is known: {REMEDY}")
     try:
         same = document.get("sha256") == digest(document)
     except (ValueError, RecursionError):
@@ -102,8 +111,13 @@ def read(content: bytes) -> Certificate:
     except (msgspec.ValidationError, RecursionError) as error:
         raise CertificateError(f"{error}: {REMEDY}") from None
     for name in ("issued_at", "expires_at"):
-        if getattr(found, name).tzinfo is None:
+        at: datetime = getattr(found, name)
+        if at.tzinfo is None:
             raise CertificateError(f"{name}: has no time zone: {REMEDY}")
+        try:
+            at.astimezone(UTC)
+        except OverflowError:
+            raise CertificateError(f"{name}: is beyond all years: {REMEDY}") from None
     if not (found.signed_off_by or "").strip():
         raise CertificateError(f"nobody has signed it off: {SIGN}")
     return found
@@ -243,25 +257,40 @@ class Admission:
         self.file = file
         self._seen: tuple[int, ...] | None = None
         self._found: Certificate | CertificateError = CertificateError(f"{file}: was not read yet")
-        self.look()
+        self._complaint = ""
+        # A disk that does not answer must not keep the proxy from starting.
+        first = threading.Thread(target=self.look, name="specwatch-certificate", daemon=True)
+        first.start()
+        first.join(_START_S)
 
     def look(self) -> None:
-        """Read it if it is another than it was. Never raises."""
+        """Read it if it is another than it was. Never raises. Blocks as long as its disk does."""
         try:
-            about = self.file.stat()
-            seen = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns)
-            if seen == self._seen:
-                return
-            if about.st_size > _MOST_BYTES:
-                raise CertificateError(f"has {about.st_size} bytes, which no certificate has")
-            content = self.file.read_bytes()
-            self._seen = seen
-            self._found = read(content)
+            self._look()
+            self._complaint = ""
         except OSError as error:
             self._seen = None
-            self._found = CertificateError(f"{self.file}: {error.strerror or error}: {REMEDY}")
+            words = f"{self.file}: {error.strerror or error}: {REMEDY}"
+            if isinstance(self._found, CertificateError) or isinstance(error, _TAKEN_AWAY):
+                self._found = CertificateError(words)
+            elif words != self._complaint:
+                _log.warning("the certificate cannot be read, and holds as it was read before: %s", words)
+                self._complaint = words
         except CertificateError as error:
             self._found = CertificateError(f"{self.file}: {error}")
+
+    def _look(self) -> None:
+        about = self.file.stat()
+        seen = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns)
+        if seen == self._seen:
+            return
+        self._seen = seen
+        if about.st_size > _MOST_BYTES:
+            raise CertificateError(f"has {about.st_size} bytes, which no certificate has")
+        if not stat.S_ISREG(about.st_mode) and not stat.S_ISDIR(about.st_mode):
+            # Of a pipe or a device nothing may ever come, or no end.
+            raise CertificateError("is no file")
+        self._found = read(self.file.read_bytes())
 
     def standing(self, told: Told | None, now: float) -> Standing:
         return standing(self._found, told, now)

@@ -25,6 +25,7 @@ from .store.rows import Transition
 from .store.shared import ORDER
 from .store.writer import Writer
 from .tap.tap import Tap
+from .threads import in_thread
 
 _log = logging.getLogger(__name__)
 
@@ -172,13 +173,16 @@ class Controller:
         while True:
             await asyncio.sleep(_TICK_S)
             try:
-                if self._admission is not None:
-                    # A file may lie on a network.
-                    await asyncio.to_thread(self._admission.look)
                 self.tick(time.time(), time.monotonic())
                 await self._carry_out()
             except Exception as error:
                 self._fail(error)
+
+    async def keep_certificate(self) -> None:
+        """Read it again whenever it was changed. Apart from `run`, as it may lie on a disk that does not answer."""
+        while self._admission is not None:
+            await asyncio.sleep(_TICK_S)
+            await in_thread(self._admission.look)
 
     def tick(self, now: float, monotonic: float) -> None:
         self.review(now)

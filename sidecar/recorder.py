@@ -238,6 +238,7 @@ class Recorder:
         self.tap.later = partial(asyncio.get_running_loop().call_later, _READ_AFTER_S)
         self.tasks.spawn(self._keep_facts(), "facts")
         self.tasks.spawn(self.controller.run(), "controller")
+        self.tasks.spawn(self.controller.keep_certificate(), "certificate")
         if self.sharing is not None:
             self.tasks.spawn(self.sharing.run(), "sharing")
         self.tasks.spawn(self.alerting.run(), "alerting")

@@ -399,21 +399,26 @@ class Fallback:
         if found is not None:
             circuits.move_to_end(value)
             return found
+        refusal = self._refusal if now is not None and dimension == SCENARIO else None
+        why = None if refusal is None else refusal(value)
         if len(circuits) >= MOST_SLICES:
-            idle = next((name for name, each in circuits.items() if each.state is State.SPECULATIVE), None)
-            if idle is None:
+            # Clients name scenarios. One that is refused is served alike without a circuit, so that it takes no other's
+            # place, and gives way to others.
+            refused = (name for name, each in circuits.items() if each.refused)
+            idle = (name for name, each in circuits.items() if each.state is State.SPECULATIVE)
+            least = None if why is not None else next(refused, None) or next(idle, None)
+            if least is None:
                 return None
-            del circuits[idle]
+            del circuits[least]
+            self._open.pop((dimension, least), None)
         found = Circuit(
             self.rules, f"{dimension}={value}", self.order.at, excuse=partial(self._blame, dimension, value)
         )
         circuits[value] = found
-        if now is not None and self._refusal is not None and dimension == SCENARIO:
-            why = self._refusal(value)
-            if why is not None:
-                # No circuit has counted a request of it yet.
-                self._made.append(found.refuse(now, why, self._told()))
-                self._note(found)
+        if now is not None and why is not None:
+            # No circuit has counted a request of it yet.
+            self._made.append(found.refuse(now, why, self._told()))
+            self._note(found)
         return found
 
     def _named(self, name: str) -> Circuit | None:

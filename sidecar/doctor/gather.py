@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import httpx
 
 from ..settings import Settings
+from ..threads import in_thread
 from .facts import (
     DatabaseFacts,
     EngineFacts,
@@ -21,7 +22,7 @@ from .facts import (
     Unseen,
 )
 from .looks import database, engines, gpus, logs, machine, models, servers, sidecar
-from .looks.limits import in_thread, within
+from .looks.limits import within
 
 T = TypeVar("T")
 

@@ -1,7 +1,10 @@
 """Certificates: which are refused and why, what they are held against, and which scenarios they let speculate."""
 
 import contextlib
+import errno
 import json
+import os
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -70,6 +73,10 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "no date": (written(signed(expires_at=...)), "expires_at"),
     "a date that is none": (written(signed(expires_at="soon")), "$.expires_at"),
     "a date of no zone": (written(signed(expires_at="2027-04-15T08:30:30")), "expires_at: has no time zone"),
+    "a date beyond all years": (
+        written(signed(expires_at="9999-12-31T23:59:59-12:00")),
+        "expires_at: is beyond all years",
+    ),
     "no scenarios": (written(signed(scenarios=...)), "scenarios"),
     "scenarios in a list": (written(signed(scenarios=[])), "$.scenarios"),
     "a scenario that is certified in words": (written(signed(scenarios={"a": {"certified": "yes"}})), "certified"),
@@ -262,6 +269,60 @@ def test_a_file_that_is_as_it_was_is_not_read(tmp_path: Path, monkeypatch: pytes
     file.write_bytes(FIXTURE.read_bytes())
     made = Admission(file)
     monkeypatch.setattr(admission, "read", lambda content: 1 / 0)
+    made.look()
+    assert made.standing(ENGINE, NOW).validity is Validity.VALID
+
+
+def test_a_disk_that_cannot_be_read_takes_nothing_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "certificate.json"
+    file.write_bytes(FIXTURE.read_bytes())
+    made = Admission(file)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "stat", lambda self: (_ for _ in ()).throw(OSError(errno.EIO, "Input/output error")))
+        made.look()
+        made.look()
+    assert made.standing(ENGINE, NOW).validity is Validity.VALID
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert "Input/output error" in told
+    file.unlink()
+    made.look()
+    assert made.standing(ENGINE, NOW).validity is Validity.UNUSABLE
+
+
+def test_of_a_pipe_nothing_is_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert "is no file" in Admission(tmp_path / "pipe").standing(ENGINE, NOW).words
+
+
+def test_a_disk_that_hangs_keeps_nobody_from_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = threading.Event()
+
+    def hangs(path: Path) -> None:
+        answers.wait(30)
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+    monkeypatch.setattr(admission, "_START_S", 0.05)
+    monkeypatch.setattr(Path, "stat", hangs)
+    try:
+        assert "was not read yet" in Admission(tmp_path / "c").standing(ENGINE, NOW).words
+    finally:
+        answers.set()
+
+
+def test_a_file_of_the_same_time_and_place_is_read_after_one_that_was_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, good = tmp_path / "certificate.json", tmp_path / "good"
+    good.write_bytes(FIXTURE.read_bytes())
+    file.hardlink_to(good)
+    made = Admission(file)
+    (tmp_path / "long").write_bytes(b" " * 4_194_305)
+    (tmp_path / "long").replace(file)
+    made.look()
+    assert made.standing(ENGINE, NOW).validity is Validity.UNUSABLE
+    good.replace(file)
     made.look()
     assert made.standing(ENGINE, NOW).validity is Validity.VALID
 

@@ -6,8 +6,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from ...threads import in_thread
 from ..facts import LogFacts, Unseen
-from .limits import in_thread, of_process
+from .limits import of_process
 
 #: Lines of each that are kept, and bytes that are read for them.
 LINES, MOST_BYTES = 2000, 2 << 20

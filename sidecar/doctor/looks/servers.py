@@ -13,8 +13,9 @@ from urllib.parse import urlsplit
 import httpx
 import msgspec
 
+from ...threads import in_thread
 from ..facts import Kind, Listener, Server, Unseen
-from .limits import in_thread, within
+from .limits import within
 
 #: Of each question, s, and of its answer, bytes.
 ASK_S = 4.0

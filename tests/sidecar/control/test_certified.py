@@ -217,9 +217,24 @@ def test_scenarios_beyond_all_places_go_without_speculation_and_say_nothing() ->
     world.serve("good")
     for number in range(MOST_SLICES + 20):
         assert world.serve(f"s{number}") == {Arm.AUTOREGRESSIVE: 1}
-    assert len(world.told()) == MOST_SLICES
+    assert len(world.told()) == MOST_SLICES - 1
     assert world.serve("one more", count=3) == {Arm.AUTOREGRESSIVE: 3}
     assert world.serve("good", count=3) == {Arm.SPECULATIVE: 3}
+    assert world.told() == []
+
+
+def test_names_that_clients_make_up_take_no_certified_scenario_its_place() -> None:
+    world = World("early", "late")
+    world.serve("early", count=9)
+    for number in range(MOST_SLICES):
+        world.serve(f"s{number}")
+    world.told()
+    # Both are watched: they fall back over their own figures.
+    for name in ("early", "late"):
+        world.serve(name, 0.2, count=100)
+        assert (name, AR, Trigger.ACCEPTANCE) in world.told()
+    for number in range(MOST_SLICES):
+        assert world.serve(f"t{number}") == {Arm.AUTOREGRESSIVE: 1}
     assert world.told() == []
 
 

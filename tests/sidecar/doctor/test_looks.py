@@ -23,6 +23,7 @@ from sidecar.doctor import figures
 from sidecar.doctor.facts import Kind, Unseen
 from sidecar.doctor.looks import database, gpus, limits, logs, machine, models, servers
 from sidecar.doctor.samples import Samples
+from sidecar.threads import in_thread
 
 
 def test_who_listens_here() -> None:
@@ -108,14 +109,14 @@ async def test_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: s
 
 async def test_what_hangs_is_left_behind() -> None:
     began = time.monotonic()
-    found = await limits.within(0.2, limits.in_thread(lambda: time.sleep(30)))
+    found = await limits.within(0.2, in_thread(lambda: time.sleep(30)))
     assert found == Unseen("it took longer than 0.2 s", "slow")
     assert time.monotonic() - began < 10
 
     def fails() -> None:
         raise ValueError("of\nits own")
 
-    assert await limits.within(5, limits.in_thread(fails)) == Unseen("ValueError: of its own", "failed")
+    assert await limits.within(5, in_thread(fails)) == Unseen("ValueError: of its own", "failed")
 
 
 async def trickles(_upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
