@@ -40,8 +40,10 @@ def write(file: Path, facts: Facts, report: Report) -> dict[str, int]:
         parts[f"logs/{number}-{log.path.name}.txt"] = hide(text).encode()
     part = file.with_name(f".{file.name}.part")
     try:
+        # One that another has put there would be his to read.
+        part.unlink(missing_ok=True)
         with (
-            open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out,
+            open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out,
             tarfile.open(fileobj=out, mode="w:gz") as tar,
         ):
             for name, content in parts.items():

@@ -37,7 +37,7 @@ def doctor(settings: Settings, *, logs: Sequence[Path] = (), bundle: Path | None
         facts = look(settings, [each.absolute() for each in logs])
         report = run(ALL, facts)
     if as_json:
-        print(hide(json.dumps(report_json(report), indent=2)))
+        print(json.dumps(report_json(report, hide), indent=2))
     else:
         show(report, Console(highlight=False), hide, time.monotonic() - began)
     if bundle is not None:
@@ -57,6 +57,9 @@ def _wrong(logs: Sequence[Path], bundle: Path | None) -> str | None:
     """What is wrong with the arguments, in a sentence that names the option."""
     for log in logs:
         try:
+            # Of a pipe the end never comes.
+            if not log.is_dir() and log.exists() and not log.is_file():
+                return f"--log: {log} is no file; name the log file of an engine"
             with log.open("rb"):
                 pass
         except OSError as error:

@@ -120,8 +120,8 @@ def fine(name: str, title: str, *seen: str) -> Finding:
     return Finding(name, Severity.FINE, title, seen)
 
 
-def as_json(report: Report) -> dict[str, Any]:
-    """For programs; `severity` is a word of `Severity`."""
+def as_json(report: Report, hide: Callable[[str], str] = str) -> dict[str, Any]:
+    """For programs; `severity` is a word of `Severity`. `hide` takes secrets out of a text."""
     return {
         "verdict": report.worst.value,
         "exit_status": report.exit_status,
@@ -129,13 +129,15 @@ def as_json(report: Report) -> dict[str, Any]:
             {
                 "id": each.id,
                 "severity": each.severity.value,
-                "title": each.title,
-                "seen": list(each.seen),
-                "cause": each.cause,
-                "remedy": each.remedy,
-                "command": each.command,
+                "title": hide(each.title),
+                "seen": [hide(text) for text in each.seen],
+                "cause": hide(each.cause),
+                "remedy": hide(each.remedy),
+                "command": hide(each.command),
             }
             for each in report.findings
         ],
-        "not_looked_at": [{"id": each.id, "why": each.why, "command": each.command} for each in report.not_looked],
+        "not_looked_at": [
+            {"id": each.id, "why": hide(each.why), "command": hide(each.command)} for each in report.not_looked
+        ],
     }

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pydantic import SecretStr
 
@@ -41,15 +42,31 @@ _REQUEST_LINE = re.compile(r"\"(?:GET|POST|PUT|HEAD|OPTIONS|DELETE|PATCH) \S+ HT
 
 
 def secrets_of(settings: Settings) -> list[str]:
-    """Values that the settings keep secret, the longest first: tokens, and user and password of the database."""
+    """Values that the settings keep secret, the longest first: tokens, and the passwords of the database."""
     found = [
         value.get_secret_value()
         for name in Settings.model_fields
         if isinstance(value := getattr(settings, name), SecretStr)
     ]
-    if (match := re.search(r"://([^/@\s]*)@", settings.database_url)) is not None:
-        found += [match[1], *match[1].split(":", 1)[1:]]
-    return sorted((each for each in found if len(each) >= _LEAST), key=len, reverse=True)
+    found += _passwords(settings.database_url)
+    return sorted({each for each in found if len(each) >= _LEAST}, key=len, reverse=True)
+
+
+def _passwords(url: str) -> Iterator[str]:
+    """As they stand in the URL, and as drivers have them. A user's name alone is none, and is often the product's."""
+    who = re.search(r"://([^/?#\s]*)@", url)
+    if who is not None and ":" in who[1]:
+        password = who[1].partition(":")[2]
+        yield from (who[1], password, unquote(password))
+    try:
+        options = parse_qsl(urlsplit(url).query)
+    except ValueError:
+        return
+    for name, value in options:
+        if "password" in name.lower():
+            yield value
+            # The same without its escapes taken out.
+            yield from (part.partition("=")[2] for part in url.split("?", 1)[1].split("&") if part.startswith(name))
 
 
 class Shown:

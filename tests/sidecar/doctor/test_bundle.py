@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from support.upstream import running
 from sidecar.doctor.bundle import BundleError, redacted, write
 from sidecar.doctor.command import doctor
 from sidecar.doctor.facts import LogFacts
-from sidecar.doctor.findings import Report
+from sidecar.doctor.findings import NotLooked, Report, as_json, note
 from sidecar.doctor.hide import HandedOn, Shown
 from sidecar.settings import Settings
 
@@ -128,6 +129,50 @@ def test_what_is_shown_has_no_secrets() -> None:
     )
     assert "10.0.0.5" not in HandedOn(made)(text)
     assert redacted(made)["database_url"] == "(hidden)"
+
+
+DATABASES = {
+    "a user alone is no secret": ("postgresql://specwatch@db/x", "run `specwatch db upgrade`", True),
+    "a password": ("postgresql://me:hunter2hunter@db/x", "password hunter2hunter is wrong", False),
+    "with escapes": ("postgresql://me:p%40ss%2Fword@db/x", "password p@ss/word is wrong", False),
+    "as an option": ("postgresql://db/x?user=me&password=p%40ssword", "password p@ssword is wrong", False),
+    "as an option, as it stands there": ("postgresql://db/x?password=p%40ssword", "not found: p%40ssword", False),
+    "of a certificate's key": ("postgresql://db/x?sslpassword=hunter2hunter", "hunter2hunter", False),
+    "no URL": ("postgresql://[", "well", True),
+}
+
+
+@pytest.mark.parametrize("name", DATABASES)
+def test_of_a_databases_url_the_password_alone_is_hidden(name: str) -> None:
+    url, text, stays = DATABASES[name]
+    assert (Shown(Settings(database_url=url))(text) == text) is stays
+
+
+def test_what_is_hidden_in_json_leaves_it_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    token = 'quo"ted\\token'
+    found = note("x", f"it says Bearer abcdefgh and {token}", "Bearer abcdefgh", remedy=token, command=token)
+    shown = Shown(Settings(engine_token=SecretStr(token)))
+    told = as_json(Report([found], [NotLooked("y", f"Bearer {token}", token)]), shown)
+    assert told["findings"][0]["title"] == "it says Bearer (hidden) and (hidden)"
+    assert "ted" not in json.dumps(told, ensure_ascii=False)
+    made = settings(tmp_path, engine_token=token)
+    stored(made, good(30, scenario="Bearer abcdefgh"))
+    doctor(made, as_json=True)
+    assert json.loads(capsys.readouterr().out)["findings"]
+
+
+def test_a_bundle_is_its_owners_whoever_put_its_part_there(tmp_path: Path) -> None:
+    (tmp_path / "others").write_text("kept")
+    (tmp_path / ".b.tgz.part").symlink_to(tmp_path / "others")
+    write(tmp_path / "b.tgz", facts(), Report([], []))
+    assert (tmp_path / "others").read_text() == "kept"
+    assert (tmp_path / "b.tgz").stat().st_mode & 0o177 == 0
+
+
+def test_a_log_that_is_a_pipe_is_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert doctor(settings(tmp_path), logs=[tmp_path / "pipe"]) == 2
+    assert "is no file" in capsys.readouterr().err
 
 
 def test_a_bundle_without_a_sidecar_and_one_that_cannot_be_written(tmp_path: Path) -> None:
