@@ -75,6 +75,10 @@ def test_what_is_changed_has_another_digest(name: str, tmp_path: Path) -> None:
     assert before != after
 
 
+def headed(folder: Path, header: bytes) -> None:
+    (folder / WEIGHTS).write_bytes(struct.pack("<Q", len(header)) + header)
+
+
 NONE: dict[str, Callable[[Path], object]] = {
     "no weights": lambda folder: (folder / WEIGHTS).unlink(),
     "no folder": shutil.rmtree,
@@ -82,6 +86,8 @@ NONE: dict[str, Callable[[Path], object]] = {
     "a header beyond all size": lambda folder: (folder / WEIGHTS).write_bytes(b"\xff" * 8),
     "a header that is no JSON": lambda folder: (folder / WEIGHTS).write_bytes(struct.pack("<Q", 4) + b"{{{{"),
     "a header that is no object": lambda folder: (folder / WEIGHTS).write_bytes(struct.pack("<Q", 2) + b"[]"),
+    "a place beyond all files": lambda folder: headed(folder, b'{"a":{"data_offsets":[%d,%d]}}' % (10**30, 10**30 + 1)),
+    "an endless place": lambda folder: headed(folder, b'{"a":{"data_offsets":[1e400,1e400]}}'),
     "a tensor without its place": lambda folder: (folder / WEIGHTS).write_bytes(struct.pack("<Q", 8) + b'{"a":{}}'),
 }
 
@@ -90,6 +96,12 @@ NONE: dict[str, Callable[[Path], object]] = {
 def test_what_cannot_be_read_has_none(name: str, tmp_path: Path) -> None:
     folder = small(tmp_path / "model")
     NONE[name](folder)
+    assert digest(folder) is None
+
+
+def test_a_disk_that_takes_too_long_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = small(tmp_path / "model")
+    monkeypatch.setattr(identity, "_LIMIT_S", -1.0)
     assert digest(folder) is None
 
 
