@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import time
 from collections import Counter
@@ -15,7 +16,7 @@ import httpx
 
 from ..prompts import Prompt
 
-#: A request that takes longer has failed, s: as long as vLLM's own clients wait for a step at most.
+#: A request has failed where nothing comes for so long, s: as long as vLLM's own clients wait for a step at most.
 LIMIT_S = 300.0
 #: In flight at most where a rate is kept and no concurrency is named: a server that stalls is not to be buried.
 MOST_AT_A_RATE = 64
@@ -122,7 +123,7 @@ class Load:
         tail = b""
         try:
             async with client.stream(
-                "POST", prompt.endpoint, json=body(prompt, self.model), headers={"x-scenario": prompt.scenario}
+                "POST", prompt.endpoint, content=_encoded(body(prompt, self.model)), headers=_head(prompt)
             ) as answer:
                 async for chunk in answer.aiter_bytes():
                     tail = (tail + chunk)[-4096:]
@@ -134,9 +135,27 @@ class Load:
 
 
 def body(prompt: Prompt, model: str) -> dict[str, Any]:
-    """What is sent: streamed, with usage, which vLLM's acceptance figures come with; greedy unless the prompt says."""
+    """What is sent: streamed, with usage, which vLLM's acceptance figures come with; greedy unless the prompt says.
+
+    A scenario that no header can name is named in the metadata.
+    """
     asked = {"temperature": 0} | prompt.body
+    asked |= {} if _in_head(prompt) else {"metadata": {"scenario": prompt.scenario}}
     return asked | {"model": model, "stream": True, "stream_options": {"include_usage": True}}
+
+
+def _head(prompt: Prompt) -> dict[str, str]:
+    named = {"x-scenario": prompt.scenario} if _in_head(prompt) else {}
+    return {"content-type": "application/json"} | named
+
+
+def _in_head(prompt: Prompt) -> bool:
+    return prompt.scenario.isascii() and prompt.scenario.isprintable()
+
+
+def _encoded(value: dict[str, Any]) -> bytes:
+    # Half a surrogate pair, which JSON can name, has no bytes.
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
 
 
 async def served_model(url: str, headers: dict[str, str] | None = None) -> str | None:

@@ -107,7 +107,11 @@ class Soak:
             row["unread"] = str(error)
         self.run.append(ROWS, row)
         self.say(line(row, self.minutes))
-        self._silent = self._silent + 1 if sent.requests == sent.failures.total() else 0
+        if sent.requests > sent.failures.total():
+            self._silent = 0
+        elif sent.requests or self.load.oldest() < end:
+            # A low rate leaves minutes in which nothing was asked: these tell nothing.
+            self._silent += 1
         if self._silent >= _SILENT and self.death is None:
             self.death = f"Nothing was answered any more from minute {row['minute'] - _SILENT + 1:.0f} on."
         number = int(row["minute"])

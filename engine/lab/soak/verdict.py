@@ -16,6 +16,8 @@ from .drift import ALPHA, Change, NoTest, Point, Trend, changes, reference, tren
 STABLE, DRIFT, FAILED, UNKNOWN = "stable", "drift", "failed", "cannot tell"
 #: Share of requests that may fail.
 MOST_FAILED = 0.01
+#: Share of the minutes whose figures may be missing where nothing is said to be stable.
+MOST_UNREAD = 0.1
 #: Changes that do not matter: of asin sqrt p (0.025 of p at 0.78, 0.03 at 0.5), of a mean similarity, of ln latency (a
 #: quarter).
 LEAST_P, LEAST_SIMILARITY, LEAST_LATENCY = 0.03, 0.02, math.log(1.25)
@@ -58,6 +60,9 @@ def judge(rows: Sequence[Row], ended: Ended) -> Summary:
     elif not told:
         verdict = UNKNOWN
         reasons = [f"Whether p drifts cannot be told: {_why_no_p(rows, found)}."]
+    elif (unread := sum("unread" in row for row in rows)) > MOST_UNREAD * (unread + len(series.whole(rows))):
+        verdict = UNKNOWN
+        reasons = ["Whether anything drifts cannot be told: too many minutes have no figures."]
     else:
         minutes = len(series.whole(rows))
         verdict, reasons = STABLE, [f"Nothing drifted over {minutes} whole minutes: {_standing(rows)}."]

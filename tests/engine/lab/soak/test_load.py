@@ -120,3 +120,18 @@ async def test_nobody_listens() -> None:
     await made.run(now, now + 0.2)
     assert all(set(sent.failures) == {"ConnectError"} for sent in made.sent.values())
     assert await served_model("http://127.0.0.1:1") is None
+
+
+async def test_any_name_of_a_scenario_and_any_text_is_sent() -> None:
+    engine = SteeredEngine()
+    odd = [prompt("half a pair: \ud83d", "计费"), prompt("b", "two\nlines"), prompt("c", "plain")]
+    async with running(engine.handler) as upstream:
+        made = load(upstream.url, phases=[Phase(0, odd)], concurrency=1, rate=20.0)
+        now = time.time()
+        await made.run(now, now + 0.5)
+        heads = [head for head in upstream.heads if head.startswith(b"POST")]
+    assert not any(sent.failures for sent in made.sent.values())
+    sent = [json.loads(each) for each in engine.bodies]
+    named = {(each.get("metadata") or {}).get("scenario") for each in sent}
+    assert named == {"计费", "two\nlines", None}
+    assert sum(b"x-scenario: plain" in head for head in heads) == sum("metadata" not in each for each in sent)

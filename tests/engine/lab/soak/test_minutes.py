@@ -140,3 +140,24 @@ def test_a_finished_run_is_judged_again_without_an_engine(tmp_path: Path) -> Non
     assert (told["state"], told["verdict"]) == ("done", "stable")
     assert "Nothing drifted over 12 whole minutes" in (run.folder / "report.md").read_text()
     run.close()
+
+
+class Told:
+    """An API that always answers."""
+
+    async def minute(self, since: int, until: int) -> dict[str, Any]:
+        own = ("minute", "at", "seconds", "partial", "sent", "failures", "pass", "engine", "sidecar", "database_mb")
+        return {name: value for name, value in row(0, {}).items() if name not in own}
+
+
+async def test_minutes_without_a_request_are_no_silence(tmp_path: Path) -> None:
+    run = Run.create("soak", {"minutes": 100}, tmp_path / "run")
+    load = Load("http://127.0.0.1:1", "m", [Phase(0, PROMPTS)], rate=0.001, concurrency=1, seed=0)
+    soak = Soak(run, None, Watched("", ""), load, Told(), Say(io.StringIO()), 100)  # type: ignore[arg-type]
+    for minute in range(8):
+        await soak._row(60 * minute, 60 * minute, 60 * minute + 60, 0)
+    assert soak.death is None
+    load._flying[1] = 480.0
+    for minute in range(8, 13):
+        await soak._row(60 * minute, 60 * minute, 60 * minute + 60, 0)
+    assert soak.death == "Nothing was answered any more from minute 8 on."

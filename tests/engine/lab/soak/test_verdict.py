@@ -161,3 +161,13 @@ def test_another_draft_length_is_told() -> None:
         each["k"] = 2
     found = judge(rows, Ended(60))
     assert found.reasons[1].startswith("Draft tokens a step changed from 4 to 2 at minute 40: p depends on them")
+
+
+def test_a_soak_of_which_little_was_read_is_not_stable() -> None:
+    rows = soak()
+    for each in rows[20:30]:
+        each["unread"] = "refused"
+    found = judge(rows, Ended(60))
+    assert found.verdict == "cannot tell"
+    assert "too many minutes have no figures" in found.reasons[0]
+    assert "Of 10 minutes the sidecar told no figures." in found.reasons
