@@ -7,12 +7,15 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import hashlib
 import importlib
 import json
 import signal
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
@@ -40,6 +43,8 @@ MEASURING = ("qualify", "sweep", "soak")
 DEFAULT_NUMBER = 1_000
 DEFAULT_MAX_TOKENS = 512
 
+#: A full disk is no fault of the lab's.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _FAULTS = (StandError, PromptError, ControlError, RunError)
 
 
@@ -69,35 +74,57 @@ def main(argv: list[str] | None = None) -> int:
     try:
         return _guarded(room, args, run, say)
     finally:
-        run.close()
+        with suppress(OSError):
+            run.close()
         if name in MEASURING and args.json:
             print(json.dumps(run.told, ensure_ascii=False, indent=2))
 
 
 def _guarded(room: ModuleType, args: argparse.Namespace, run: Run, say: Say) -> int:
     """The command, and what `run.json` says of how it ended."""
-    before = signal.signal(signal.SIGTERM, _as_interrupt)
     try:
-        code = int(room.run(args, run, say))
-        if run.told["state"] == State.RUNNING:
-            run.save(state=State.FAILED if code == CANNOT_TELL else State.DONE)
-        return code
+        with _signals():
+            code = int(room.run(args, run, say))
+            if run.told["state"] == State.RUNNING:
+                run.save(state=State.FAILED if code == CANNOT_TELL else State.DONE)
+            return code
     except KeyboardInterrupt:
-        run.save(state=State.INTERRUPTED)
+        if run.told["state"] != State.DONE:
+            with suppress(OSError):
+                run.save(state=State.INTERRUPTED)
         say("interrupted" + (f": go on with `{resume_command(run)}`" if run.kind in MEASURING else ""))
         return INTERRUPTED
     except _FAULTS as error:
         _failed(run, str(error))
         say(f"error: {error}")
     except Exception as error:
-        _failed(run, f"a fault of the lab itself: {error!r}")
-        traceback.print_exc()
-        say(f"error: a fault of the lab itself; what was measured is in {run.folder}")
-    finally:
-        signal.signal(signal.SIGTERM, before)
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            words = f"{run.folder} cannot be written: {error.strerror}: make room there"
+            _failed(run, words)
+            say(f"error: {words}")
+        else:
+            _failed(run, f"a fault of the lab itself: {error!r}")
+            traceback.print_exc()
+            say(f"error: a fault of the lab itself; what was measured is in {run.folder}")
     if run.kind in MEASURING:
         say(f"once that is seen to, go on with `{resume_command(run)}`")
     return CANNOT_TELL
+
+
+@contextmanager
+def _signals() -> Iterator[None]:
+    """Has the run end in order, and the engine get its cap back, by kill and by the terminal's end as by Ctrl-C."""
+    before = {
+        number: signal.signal(number, _as_interrupt)
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        # nohup has the terminal's end ignored.
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def resume_command(run: Run) -> str:
@@ -106,9 +133,13 @@ def resume_command(run: Run) -> str:
 
 
 def _failed(run: Run, why: str) -> None:
+    if run.told["state"] == State.DONE:
+        return  # what it found stands, though it could not be signed
     verdict = "cannot tell"
     summary = run.told["summary"] or Summary(f"{run.kind.capitalize()}: not finished", verdict, [why])
-    run.save(state=State.FAILED, verdict=run.told["verdict"] or verdict, summary=summary)
+    # A full disk is to be told by the exit status still.
+    with suppress(OSError):
+        run.save(state=State.FAILED, verdict=run.told["verdict"] or verdict, summary=summary)
 
 
 def _as_interrupt(number: int, frame: FrameType | None) -> None:
@@ -161,8 +192,9 @@ def _digest(prompts: str | None) -> str | None:
     path = None if prompts is None else Path(prompts)
     if path is None or not path.is_file():
         return None
-    with path.open("rb") as file:
+    with suppress(OSError), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+    return None  # who reads the prompts says why
 
 
 # ---- command line

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -147,11 +148,16 @@ def _rows(text: str, name: str) -> Iterator[tuple[str, str, Any]]:
 
 def _json(text: str | bytes) -> Any:
     """Raises ValueError; for NaN and the infinities too, which no server takes."""
-    return json.loads(text, parse_constant=_no_constant)
+    return json.loads(text, parse_constant=_no_constant, parse_float=_finite)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _no_constant(text)
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is no number that a server takes")
 
 
 def _prompt(row: Any, place: str) -> Prompt:

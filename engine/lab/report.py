@@ -61,7 +61,9 @@ def write(
     if script:
         shutil.copyfile(script, folder / SCRIPT)
     for name in (HTML, MARKDOWN):
-        (folder / name).write_text(environment.get_template(f"{name}.jinja").render(names))
+        text = environment.get_template(f"{name}.jinja").render(names)
+        # A file's name may have bytes that are no UTF-8: not worth losing the report of a day.
+        (folder / name).write_text(text, encoding="utf-8", errors="replace")
     return {"report": HTML, "report as Markdown": MARKDOWN}
 
 

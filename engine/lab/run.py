@@ -118,17 +118,23 @@ class Run:
         try:
             run = cls(folder.absolute(), told, _locked(folder))
             # One that is done is only looked at, or signed: whoever goes on measuring says so.
-            run.save() if told["state"] == State.DONE else run.save(state=State.RUNNING, ended_at=None)
+            if told["state"] == State.DONE:
+                run.save()
+            else:
+                # Why it failed then is no news of now.
+                run.save(state=State.RUNNING, ended_at=None, verdict=None, summary=None)
         except OSError as error:
             raise RunError(f"--resume: {folder} cannot be written: {error.strerror or error}") from error
         return run
 
     def close(self) -> None:
-        for file in self._open.values():
-            _sync(file)
-            file.close()
-        self._open.clear()
-        self._lock.close()
+        try:
+            for file in self._open.values():
+                _sync(file)
+                file.close()
+        finally:
+            self._open.clear()
+            self._lock.close()
 
     # ---- run.json
 

@@ -141,6 +141,14 @@ def engine(options: EngineOptions, run: Run, say: Say) -> Iterator[Engine]:
         yield _with(about, process=child.process, log=child.log, events=child.events, **_named(options, about))
 
 
+def same_engine(engine: Engine, began: Mapping[str, Any]) -> None:
+    """Raises StandError where a run that began with the fingerprint `began` would go on with another engine."""
+    for name, had in began.items():
+        now = engine.fingerprint.get(name)
+        if now != had:
+            raise StandError(f"the engine has {name} {now}, the run began with {had}: begin a new run")
+
+
 def attached(options: EngineOptions, say: Say, url: str | None = None, token: str | None = None) -> Engine:
     """What is known of a running engine. Raises StandError."""
     url = (url or options.engine or "").rstrip("/").removesuffix("/v1")

@@ -24,7 +24,7 @@ from .. import report
 from ..progress import Say
 from ..prompts import Prompt
 from ..run import Run, RunError, State
-from ..stand import Engine, EngineOptions, StandError
+from ..stand import Engine, EngineOptions, StandError, same_engine
 from ..stand import engine as engine_of
 from . import certificate
 from .certificate import CertificateError
@@ -109,7 +109,8 @@ def _measure(args: argparse.Namespace, run: Run, say: Say) -> None:
     with engine_of(EngineOptions.of(args), run, say) as engine:
         if engine.k == 0:
             raise StandError(f"--engine: the engine at {engine.url} does not speculate: there is no draft to qualify")
-        _same_engine(run, engine)
+        for row in run.rows(_FACTS)[:1]:
+            same_engine(engine, row["fingerprint"])
         run.save(fingerprint=engine.fingerprint)
         asyncio.run(_phases(args, run, say, engine, chosen, shares))
 
@@ -139,15 +140,6 @@ async def _phases(
             await measure.pairs(concurrency, choose(chosen, args.pairs if concurrency == at else None), similarity)
     finally:
         similarity.close()
-
-
-def _same_engine(run: Run, engine: Engine) -> None:
-    """Raises StandError where the run began with another."""
-    for row in run.rows(_FACTS)[:1]:
-        for name, had in row["fingerprint"].items():
-            now = engine.fingerprint.get(name)
-            if now != had:
-                raise StandError(f"the engine has {name} {now}, the run began with {had}: begin a new run")
 
 
 def tokenizers(args: argparse.Namespace, engine: Engine) -> dict[str, Any]:

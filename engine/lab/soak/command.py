@@ -115,6 +115,8 @@ def _soaked(
     with _engine(args, run, say) as engine:
         if engine is not None:
             check(engine, [prompt for phase in phases for prompt in phase.prompts])
+            if rows:
+                stand.same_engine(engine, run.told["fingerprint"] or {})
             run.save(fingerprint=engine.fingerprint)
         with _sidecar(args, engine, run, scenarios) as watched:
             say(f"Requests go through {watched.proxy}; the run is in {run.folder}.")

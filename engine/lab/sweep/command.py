@@ -18,7 +18,7 @@ from .. import prompts as prompt_files
 from .. import report as reports
 from ..progress import Say
 from ..run import Run, State
-from ..stand import Engine, EngineOptions, StandError
+from ..stand import Engine, EngineOptions, StandError, same_engine
 from ..stand import engine as stand_engine
 from ..started import configuration
 from . import plan, table
@@ -108,6 +108,9 @@ class Sweep:
         options = _options(self._args, self._source, self._run)
         try:
             with stand_engine(options, self._run, self._say) as engine:
+                if self._cells:
+                    # Its URL may be another, itself not: cells of two would be compared as if they were of one.
+                    same_engine(engine, self._run.told["fingerprint"] or {})
                 self._run.save(fingerprint=engine.fingerprint)
                 self._on(engine)
         except KeyboardInterrupt:
@@ -171,8 +174,8 @@ class Sweep:
             seconds.setdefault(cell.concurrency, []).append(cell.seconds)
         a_cell = {c: sum(each) / len(each) for c, each in seconds.items()}
         needed = len(turn.order) * a_cell.get(turn.concurrency, 0.0)
-        if stage == SWEEP and self._args.confirm:
-            # Plain decoding and three ks, each round.
+        if stage == SWEEP and self._args.confirm and turn.round >= LEAST_ROUNDS:
+            # Plain decoding and three ks, each round; not before there is something to confirm.
             needed += 4 * self._args.confirm_rounds * sum(a_cell.values())
         if needed <= left:
             return ""

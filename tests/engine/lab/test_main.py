@@ -1,5 +1,6 @@
 import argparse
 import asyncio
+import errno
 import io
 import json
 import os
@@ -83,7 +84,7 @@ def test_a_run_is_over_when_its_room_is(room: Room, code: int, state: str) -> No
     assert told()["state"] == state
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("waiting", ["in a loop", "as it is"])
 def test_an_interrupted_run_says_how_to_go_on(
     room: Room, capsys: pytest.CaptureFixture[str], number: int, waiting: str
@@ -137,7 +138,55 @@ def test_a_fault_ends_the_run_with_words(
     assert str(error) in told()["summary"]["reasons"][0]
 
 
+def test_a_full_disk_is_no_verdict(
+    room: Room, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def act(args: argparse.Namespace, run: Run, say: Say) -> int:
+        monkeypatch.setattr(Run, "write", full)
+        run.save(verdict="qualified")
+        return 0
+
+    room.act = act
+    assert command.main(NEW) == 2
+    assert "cannot be written: No space left on device: make room there" in (err := capsys.readouterr().err)
+    assert "Traceback" not in err
+
+
+def test_prompts_that_cannot_be_read_are_told_by_who_reads_them() -> None:
+    assert command._digest("/proc/self/mem") is None
+    assert command._digest("/nowhere") is None
+
+
 # ---- resume
+
+
+def test_what_was_found_stands_where_it_cannot_be_signed(room: Room) -> None:
+    def done(args: argparse.Namespace, run: Run, say: Say) -> int:
+        run.save(state=State.DONE, verdict="qualified")
+        return 0
+
+    def wrong(args: argparse.Namespace, run: Run, say: Say) -> int:
+        raise StandError("no name")
+
+    room.act = done
+    command.main(NEW)
+    room.act = wrong
+    assert command.main([*AGAIN, "--sign-off", ""]) == 2
+    assert (told()["state"], told()["verdict"]) == ("done", "qualified")
+
+
+def test_a_second_failure_is_told_as_it_is(room: Room) -> None:
+    words = iter(("first", "second"))
+
+    def act(args: argparse.Namespace, run: Run, say: Say) -> int:
+        raise StandError(next(words))
+
+    room.act = act
+    assert (command.main(NEW), command.main(AGAIN)) == (2, 2)
+    assert told()["summary"]["reasons"] == ["second"]
 
 
 def test_options_that_were_given_stand_when_the_run_goes_on(room: Room) -> None:

@@ -382,3 +382,8 @@ async def test_what_is_no_admin_port_is_said(tmp_path: Path, monkeypatch: pytest
                 await asyncio.to_thread(read, upstream.url)
     with pytest.raises(PromptError, match="does not answer"):
         await asyncio.to_thread(read, upstream.url)
+
+
+def test_a_number_beyond_all_is_refused_as_nan_is() -> None:
+    with pytest.raises(PromptError, match="1e999 is no number that a server takes"):
+        parse('{"prompt": "a", "top_p": 1e999}', "f")

@@ -228,3 +228,8 @@ def test_chromium_draws_every_plot_in_both_colours_and_on_paper(tmp_path: Path) 
         )
         assert page.pdf(format="A4")[:5] == b"%PDF-"
     assert faults == []
+
+
+def test_a_name_that_is_no_unicode_does_not_cost_the_report(tmp_path: Path) -> None:
+    report.write(tmp_path, Summary("t", "qualified", ["fine – ✓"]), facts={"prompts": "a\udcff.jsonl"})
+    assert "a?.jsonl" in (tmp_path / report.HTML).read_text(encoding="utf-8")

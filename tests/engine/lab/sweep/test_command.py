@@ -125,6 +125,10 @@ def test_an_interrupted_sweep_gives_the_cap_back_and_goes_on(
     before = cells()
     assert sum(row["round"] == 0 for row in before) == 3
     engine.on_request = lambda number: None
+    own, engine.draft_model = engine.draft_model, "/models/another"
+    assert main(["sweep", "--resume", "run"]) == 2
+    assert "has draft /models/another, the run began with" in capsys.readouterr().err
+    engine.draft_model = own
     # What it finds is a matter of the machine, which has little time for it.
     assert main(["sweep", "--resume", "run"]) in (0, 2)
     after = cells()
