@@ -5,10 +5,11 @@ database that is away is worth a line, and never the run.
 """
 
 import json
+import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,6 +28,8 @@ _LOOK_S, _RECORD_S = 0.5, 60.0
 _MOST_BYTES = 33_554_432
 
 _Child: TypeAlias = "subprocess.Popen[bytes]"
+#: The id of a process, and when it took the lock, ns.
+_Held: TypeAlias = tuple[int, int]
 
 _HELP = """
 the record:
@@ -47,18 +50,22 @@ def run(kind: str, arguments: Sequence[str], settings_file: Path | None = None) 
             print(_HELP.rstrip())
         return code
     settings = _settings(settings_file)
+    complaints: set[str] = set()
+    # Whichever option names its folder.
+    named = [Path(part) for each in arguments for part in (each, each.partition("=")[2]) if part]
+    before = {folder: _held(folder) for folder in [*named, *_children(ROOT)]}
     with _outliving() as children:
         child = subprocess.Popen([sys.executable, "-m", MODULE, kind, *arguments])
         children.append(child)
-        folder = _folder_of(child, arguments) if settings is not None else None
+        folder = _folder_of(child, named, before) if settings is not None else None
         while settings is not None and folder is not None:
             if (told := _read(folder)) is not None:
-                _record(settings, folder, told)
+                _record(settings, folder, told, complaints)
             if _is_over(child, _RECORD_S):
                 break
         code = child.wait()
         if settings is not None and folder is not None and (told := _read(folder)) is not None:
-            _record(settings, folder, _ended(told, code))
+            _record(settings, folder, _ended(told, code), complaints)
     return code if code >= 0 else 128 - code
 
 
@@ -103,14 +110,16 @@ def _outliving() -> Iterator[list[_Child]]:
             signal.signal(number, handler)
 
 
-def _folder_of(child: _Child, arguments: Sequence[str]) -> Path | None:
-    """The folder of the run that the child holds, once it does; None where it ends without one."""
-    # Whichever option names it.
-    named = [Path(part) for each in arguments for part in (each, each.partition("=")[2]) if part]
+def _folder_of(child: _Child, named: Sequence[Path], before: Mapping[Path, _Held | None]) -> Path | None:
+    """The folder of the run that the child holds, once it does; None where it ends without one.
+
+    `before`: who held which before it began. In containers a process has the id that the last run's had.
+    """
     while True:
         ended = _is_over(child, _LOOK_S)
         for folder in [*named, *_children(ROOT)]:
-            if _holder(folder) == child.pid:
+            held = _held(folder)
+            if held is not None and held[0] == child.pid and held != before.get(folder):
                 return folder.absolute()
         if ended:
             return None
@@ -131,15 +140,16 @@ def _children(folder: Path) -> Iterable[Path]:
         return ()
 
 
-def _holder(folder: Path) -> int | None:
-    """Id of the process that holds a run there, or held it last."""
+def _held(folder: Path) -> _Held | None:
+    """By which process a run is held there, or was last, and since when."""
     try:
         if not (folder / RUN).is_file():
             return None
-        text = (folder / LOCK).read_bytes()[:20].strip()
+        with (folder / LOCK).open("rb") as file:
+            text, since = file.read(20).strip(), os.fstat(file.fileno()).st_mtime_ns
     except (OSError, ValueError):
         return None
-    return int(text) if text.isdigit() else None
+    return (int(text), since) if text.isdigit() else None
 
 
 def _read(folder: Path) -> dict[str, Any] | None:
@@ -159,11 +169,18 @@ def _ended(told: dict[str, Any], code: int) -> dict[str, Any]:
     return told | {"state": "interrupted" if code < 0 else "failed", "ended_at": at}
 
 
-def _record(settings: Settings, folder: Path, told: dict[str, Any]) -> None:
+def _record(settings: Settings, folder: Path, told: dict[str, Any], complaints: set[str]) -> None:
+    """`complaints`: those that were made, each of which is made once."""
     try:
         put(settings.database_url, told | {"instance": settings.instance, "folder": str(folder)})
+        return
     except LabError as error:
-        _warn(f"the run is not recorded: {error}")
+        words = f"the run is not recorded: {error}"
+    except Exception as error:
+        words = f"the run is not recorded: {type(error).__name__}"
+    if words not in complaints:
+        complaints.add(words)
+        _warn(words)
 
 
 def _warn(message: str) -> None:

@@ -141,6 +141,28 @@ def test_a_run_is_recorded_where_there_is_a_database_and_goes_on_without(
         assert not (tmp_path / "specwatch.db").exists()
 
 
+def test_a_database_that_is_away_for_hours_is_worth_one_line(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SPECWATCH_DATABASE_URL", "postgresql://nobody:hidden@127.0.0.1:1/none")
+    monkeypatch.setattr(lab, "_RECORD_S", 0.05)
+    assert lab.run("soak", ["dies"]) == 137
+    assert capfd.readouterr().err.count("is not recorded") == 1
+
+
+def test_a_run_of_a_process_that_had_the_same_id_is_another(tmp_path: Path) -> None:
+    old = lab.ROOT / "soak-0"
+    old.mkdir(parents=True)
+    (old / lab.RUN).write_text("{}")
+    child = subprocess.Popen([sys.executable, "-c", "pass"])
+    (old / lab.LOCK).write_text(f"{child.pid}\n")
+    before = {old: lab._held(old)}
+    assert lab._folder_of(child, [], before) is None
+    # It goes on with that run: it has taken the lock anew.
+    os.utime(old / lab.LOCK, (1, 1))
+    assert lab._folder_of(child, [], before) == tmp_path / old
+
+
 def test_settings_that_are_named_must_be_there_and_name_the_database(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"away\.yaml"):
         lab.run("qualify", [], tmp_path / "away.yaml")
