@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...admission import CertificateError, read
+from ...admission import Admission
 from ...probes.tokenizer_check.compare import compare
 from ...probes.tokenizer_check.files import read_model
 from ...probes.vocabulary import NoVocabulary
@@ -88,10 +88,8 @@ def _x509(what: str, path: Path) -> CertificateFacts:
 
 
 def _qualification(path: Path) -> CertificateFacts:
-    try:
-        found = read(path.read_bytes())
-    except OSError as error:
-        return CertificateFacts("certificate", path, None, f"it cannot be read: {error.strerror}")
-    except CertificateError as error:
-        return CertificateFacts("certificate", path, None, f"it cannot be used: {error}")
-    return CertificateFacts("certificate", path, found.expires_at.timestamp())
+    # At the beginning of time none has expired.
+    found = Admission(path).standing(None, 0.0)
+    if found.certificate is None:
+        return CertificateFacts("certificate", path, None, found.words)
+    return CertificateFacts("certificate", path, found.certificate.expires_at.timestamp())

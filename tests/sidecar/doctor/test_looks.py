@@ -210,6 +210,9 @@ def test_certificates(tmp_path: Path) -> None:
     tls, qualified = models.certificates(made)
     assert "cannot be read" in (tls.problem or "")
     assert "nobody has signed it off" in (qualified.problem or "")
+    signed.unlink()
+    os.mkfifo(signed)
+    assert "is no file" in (models.certificates(made)[1].problem or "")
 
 
 def test_pairs_that_cannot_be_named(tmp_path: Path) -> None:
