@@ -19,8 +19,8 @@ from dashboard.words import define
 USES: tuple[str, ...] = ()
 EVERY = "All"
 LISTED = 8
-#: What of the list is shown, and the run that was read last, which is read again when it was written anew.
-PAGES, OPENED = "lab_pages", "lab_opened"
+#: What of the list is shown, and the runs that were read last, which are read again when they were written anew.
+PAGES, OPENED, OTHER = "lab_pages", "lab_opened", "lab_other"
 
 
 @st.fragment(run_every=DATA_SECONDS)
@@ -87,7 +87,7 @@ def _turn(cursors: list[str], following: str | None) -> None:
 
 def _opened(ask: Client, run_id: str, listed: list[shapes.LabRunShort], now: datetime) -> None:
     try:
-        run = _read(ask, run_id, listed)
+        run = _read(ask, run_id, listed, OPENED)
     except Problem as problem:
         if problem.kind is not Kind.MISSING:
             raise
@@ -110,12 +110,12 @@ def _opened(ask: Client, run_id: str, listed: list[shapes.LabRunShort], now: dat
     _around(run, now)
 
 
-def _read(ask: Client, run_id: str, listed: list[shapes.LabRunShort]) -> shapes.LabRun:
-    """A summary may be large, and what has ended stays as it is."""
-    kept: shapes.LabRun | None = st.session_state.get(OPENED)
+def _read(ask: Client, run_id: str, listed: list[shapes.LabRunShort], key: str) -> shapes.LabRun:
+    """A summary may be large, and what is done stays as it is, also where it is on no page that is shown."""
+    kept: shapes.LabRun | None = st.session_state.get(key)
     written = next((each.updated_at for each in listed if each.id == run_id), None)
-    if kept is None or kept.id != run_id or written != kept.updated_at:
-        kept = st.session_state[OPENED] = ask.lab_run(run_id)
+    if kept is None or kept.id != run_id or (kept.state != "done" if written is None else written != kept.updated_at):
+        kept = st.session_state[key] = ask.lab_run(run_id)
     return kept
 
 
@@ -192,7 +192,7 @@ def _beside(ask: Client, run: shapes.LabRun, found: Summary, listed: list[shapes
     if chosen is None:
         return
     try:
-        other = ask.lab_run(chosen)
+        other = _read(ask, chosen, listed, OTHER)
     except Problem as problem:
         if problem.kind is not Kind.MISSING:
             raise

@@ -117,6 +117,14 @@ def test_a_summary_is_read_again_only_where_it_was_written_anew(api):
     assert len(asked(api, "lab/run")) == 2
 
 
+def test_runs_that_are_done_and_on_no_page_that_is_shown_are_read_once(api):
+    api.answers["lab/runs"] = {"runs": [lab_runs.short("soak-3")], "next_cursor": None}
+    at = opened("qualify-2", beside="qualify-1")
+    at.run()
+    assert "The other:" in said(at)
+    assert len(asked(api, "lab/run")) == 2
+
+
 def test_two_runs_side_by_side(api):
     at = opened("qualify-2", beside="qualify-1")
     text = said(at)
