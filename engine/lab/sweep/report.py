@@ -25,7 +25,7 @@ from .analysis import (
     words,
 )
 from .cells import PLAIN, Block, Cell, blocks_of
-from .recommend import EQUAL, Choice, Neighbour, Race, Shape, choose, confirmed, race
+from .recommend import EQUAL, LEAST_ROUNDS, Choice, Neighbour, Race, Shape, choose, confirmed, race
 from .table import shown
 
 RECOMMENDED, NO_GAIN, CANNOT_TELL = "recommended", "no gain", "cannot tell"
@@ -61,6 +61,16 @@ class At:
     scenario_figures: Mapping[str, Mapping[int, Figures]]
     neighbours: Sequence[Neighbour] = ()
     confirmed_r: Estimate | None = None
+
+    @property
+    def gains(self) -> bool:
+        """Whether speculation surely gains: by the rounds that chose k, and by those that had no part in choosing it,
+        as of several ks the best looks better than it is.
+        """
+        if self.choice is None or not self.choice.gain:
+            return False
+        r = self.confirmed_r
+        return r is None or r.low is None or r.low > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +135,9 @@ def _r(blocks: Sequence[Block], k: int, shares: Mapping[str, float]) -> Estimate
 
 
 def verdict(found: Sequence[At]) -> str:
-    """Recommended where speculation surely gains at some concurrency and no neighbour contradicted its k."""
+    """Recommended where speculation surely gains at some concurrency, and no confirmation says otherwise."""
     choices = [at.choice for at in found]
-    if not choices or None in choices:
+    if not choices or None in choices or any(len(at.blocks) < LEAST_ROUNDS for at in found):
         return CANNOT_TELL
     if any(neighbour.contradicts for at in found for neighbour in at.neighbours):
         return CANNOT_TELL
@@ -135,7 +145,7 @@ def verdict(found: Sequence[At]) -> str:
         at.confirmed_r is not None and (at.confirmed_r.high or 1.0) < 1 for at in found if at.choice and at.choice.k
     ):
         return CANNOT_TELL
-    if any(choice is not None and choice.gain for choice in choices):
+    if any(at.gains for at in found):
         return RECOMMENDED
     if all(choice is not None and choice.no_gain for choice in choices):
         return NO_GAIN
@@ -180,6 +190,8 @@ def _reasons(found: Sequence[At], asked: Asked, result: str, table: Sequence[Seq
         if at.choice is not None and at.choice.k and at.neighbours:
             beside = "; ".join(each.words(at.choice.k) for each in at.neighbours)
             r = f" R was {words(at.confirmed_r)} there." if at.confirmed_r is not None else ""
+            if at.choice.gain and not at.gains:
+                r += " That is no sure gain."
             reasons.append(f"Confirmation at {at.concurrency} in flight, with other prompts: {beside}.{r}")
     return reasons
 

@@ -91,6 +91,11 @@ def test_nothing_served_cannot_tell() -> None:
     assert found.verdict == CANNOT_TELL
 
 
+def test_two_rounds_cannot_tell() -> None:
+    cells = swept(Clock(GOOD, b=1.0), TRAFFIC, KS, (1,), rounds=2)
+    assert verdict(analyse(cells, asked(concurrencies=(1,)))) == CANNOT_TELL
+
+
 def whole(found: Summary) -> str:
     """What is read of it, after it went through JSON and its shape was checked."""
     again = read(found.json())
@@ -129,6 +134,14 @@ def test_a_confirmation_that_contradicts_withdraws_the_verdict() -> None:
     assert found.verdict == CANNOT_TELL
     assert "the recommendation does not hold" in said
     assert False in [gate.passed for gate in found.gates]
+
+
+def test_a_gain_that_the_confirmation_does_not_see_is_none() -> None:
+    found = summary(
+        cells_of(Clock(GOOD, b=1.0), Clock(GOOD, b=1.0, plain=3.5, cell_noise=0.2, seed=9)), asked(), None, {}
+    )
+    assert found.verdict == CANNOT_TELL
+    assert "That is no sure gain." in whole(found)
 
 
 def test_a_confirmation_that_did_not_run_is_not_passed() -> None:
