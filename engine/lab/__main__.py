@@ -221,7 +221,10 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
     """Defaults are of types that JSON has, as they go to run.json."""
     asked = parser.add_argument_group("what is asked")
     asked.add_argument(
-        "--prompts", metavar="FILE", help="JSONL, OpenAI batch, ShareGPT; or http://… of a sidecar's admin port"
+        "--prompts",
+        type=stand.url,
+        metavar="FILE",
+        help="JSONL, OpenAI batch, ShareGPT; or http://… of a sidecar's admin port",
     )
     asked.add_argument("--number", type=_positive, default=DEFAULT_NUMBER, help="prompts (default: %(default)s)")
     asked.add_argument("--seed", type=int, default=0, help="decides which, and their order (default: %(default)s)")

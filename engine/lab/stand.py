@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -109,16 +110,30 @@ class EngineOptions:
             raise StandError(f"--k: must be at least 1, not {self.k}")
 
 
+def url(text: str) -> str:
+    """An option that may be one. It goes to run.json and to reports, where no password has any business."""
+    with suppress(ValueError):
+        parts = urlsplit(text)
+        if parts.scheme in ("http", "https") and (parts.username is not None or parts.password is not None):
+            raise argparse.ArgumentTypeError(
+                "must have no user or password in it, as it is written into the run's files: leave it out, and set "
+                "VLLM_API_KEY where the engine wants a key"
+            )
+    return text
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options that name an engine."""
     group = parser.add_argument_group("the engine under test (one of three ways)")
-    group.add_argument("--engine", metavar="URL", help="one that runs; SPECWATCH_ENGINE_TOKEN is the plugin's token")
+    group.add_argument(
+        "--engine", type=url, metavar="URL", help="one that runs; SPECWATCH_ENGINE_TOKEN is the plugin's token"
+    )
     group.add_argument("-c", "--config", metavar="FILE", help="start the one of this speculative_config.yaml")
     group.add_argument("--target", metavar="MODEL", help="start this target model (a folder or a name) …")
     group.add_argument("--draft", metavar="MODEL", help="… with this draft model")
     group.add_argument("--k", type=int, metavar="N", help="draft tokens a step of --target and --draft")
     group.add_argument(
-        "--plain", metavar="URL", help="an engine of the same target without speculation, to compare with"
+        "--plain", type=url, metavar="URL", help="an engine of the same target without speculation, to compare with"
     )
 
 

@@ -65,7 +65,7 @@ def started(options: EngineOptions, run: Run, say: Say) -> Iterator[Started]:
             stderr=subprocess.STDOUT,
             # Ctrl-C is for the run, which stops its engine in order.
             start_new_session=True,
-            preexec_fn=_dies_with(os.getpid()) if sys.platform == "linux" else None,
+            preexec_fn=dies_with(os.getpid()) if sys.platform == "linux" else None,
         )
         try:
             url = _wait(process, words, say, options.ready_s)
@@ -148,7 +148,7 @@ def _free_port() -> int:
         return port
 
 
-def _dies_with(parent: int) -> Callable[[], None]:
+def dies_with(parent: int) -> Callable[[], None]:
     """Has a child get SIGTERM when the run's process is gone, however it went: an engine must not be left behind."""
     library = ctypes.CDLL(None, use_errno=True)
 

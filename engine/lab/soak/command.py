@@ -63,8 +63,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--events", metavar="SOCKET", help="where the plugin of the engine at --engine sends its events, for similarity"
     )
     group = parser.add_argument_group("a sidecar that runs, in place of one of the soak's own")
-    group.add_argument("--proxy", metavar="URL", help="where its clients connect")
-    group.add_argument("--api", metavar="URL", help="its admin port; SPECWATCH_ADMIN_READ_TOKEN is its token")
+    group.add_argument("--proxy", type=stand.url, metavar="URL", help="where its clients connect")
+    group.add_argument(
+        "--api", type=stand.url, metavar="URL", help="its admin port; SPECWATCH_ADMIN_READ_TOKEN is its token"
+    )
 
 
 def run(args: argparse.Namespace, run: Run, say: Say) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import socket
@@ -20,6 +19,7 @@ import yaml
 from ..control import TOKEN
 from ..run import Run
 from ..stand import Engine, StandError
+from ..started import dies_with
 
 #: Times, s: until it serves, and until it has written what is in flight.
 _READY_S, _STOP_S = 90.0, 40.0
@@ -27,7 +27,6 @@ _READY_S, _STOP_S = 90.0, 40.0
 BASELINE_SHARE = 0.05
 #: Texts compared: few, as the embedder takes a processor from the engine of a small machine.
 _SIMILARITY_SHARE, _SIMILARITY_PER_MINUTE = 0.1, 10
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +89,7 @@ def private(engine: Engine, run: Run, scenarios: Sequence[str], events: Path | N
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=_dies_with(os.getpid()) if sys.platform == "linux" else None,
+            preexec_fn=dies_with(os.getpid()) if sys.platform == "linux" else None,
         )
     watched = Watched(
         proxy=f"http://127.0.0.1:{listen}",
@@ -146,15 +145,3 @@ def _free_ports(number: int) -> list[int]:
     finally:
         for probe in probes:
             probe.close()
-
-
-def _dies_with(parent: int):  # type: ignore[no-untyped-def]
-    """A sidecar must not outlive a soak that was killed."""
-    library = ctypes.CDLL(None, use_errno=True)
-
-    def ask() -> None:
-        library.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return ask

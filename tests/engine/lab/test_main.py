@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -319,7 +320,22 @@ def test_on_a_terminal_bars_stand_in_each_other() -> None:
         with say.waiting("for the engine") as stage:
             stage("importing")
         say("end")
-    shown = os.read(leader, 65_536).decode()
+    parts = []
+    with suppress(OSError):  # which is how the other end's close is told
+        while part := os.read(leader, 65_536):
+            parts.append(part)
+    shown = b"".join(parts).decode()
     os.close(leader)
     for words in ("rounds", "prompts", "4/4", "p 0.7", "a line", "end"):
         assert words in shown
+
+
+@pytest.mark.parametrize("option", ["--engine", "--plain", "--prompts"])
+def test_a_password_in_a_url_does_not_get_into_a_run(
+    room: Room, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command.main([*NEW, option, "http://me:hidden@h:1"])
+    err = capsys.readouterr().err
+    assert (ended.value.code, "hidden" in err, Path("r").exists()) == (2, False, False)
+    assert f"argument {option}: must have no user or password in it" in err
