@@ -33,8 +33,8 @@ _QUOTES = re.compile(
     r"(?i)(received request|generated response|\b(?:prompts?|messages?|content|texts?|inputs?|input_value|outputs?|"
     r"completion|reply|response|delta|body|arguments)\b['\"]?\s*[:=]\s*)"
 )
-#: Quoted words; a single one, as a path or a name, may stay.
-_QUOTED = re.compile(r"'[^'\n]*\s[^'\n]*'|\"[^\"\n]*\s[^\"\n]*\"")
+#: Quoted words; a single one, as a path or a name, may stay. Nothing is tried twice: lines may have megabytes.
+_QUOTED = re.compile(r"'[^'\s]*+\s[^'\n]*+'|\"[^\"\s]*+\s[^\"\n]*+\"")
 #: A mark that may begin or end a quotation; within a word it is an apostrophe.
 _MARK = re.compile(r"(?<!\w)'|'(?!\w)|\"")
 #: Quoted like this, a request line is no text.

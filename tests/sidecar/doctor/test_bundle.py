@@ -111,6 +111,12 @@ def test_of_a_line_that_quotes_nothing_is_left(text: str, line: str) -> None:
         assert "zqmark" not in told
 
 
+@pytest.mark.parametrize("mark", ["'", '"'])
+def test_a_line_of_megabytes_takes_no_hours(mark: str) -> None:
+    (told,) = HandedOn(Settings()).log([f"INFO 11-30 18:05:52 [x.py:1] it says {mark}" + "a " * 500_000])
+    assert told == "INFO 11-30 18:05:52 [x.py:1] it says [text]"
+
+
 def test_lines_of_known_form_stay() -> None:
     lines = [line for each in KEPT for line in each.splitlines()]
     assert list(HandedOn(Settings()).log(lines)) == lines
