@@ -38,7 +38,7 @@ from .picture import DEFINITIONS, summary
 #: A signature can be added to a run that has ended.
 MAY_CHANGE = frozenset(("sign_off",))
 CERTIFICATE = "certificate.json"
-_FACTS, _TOKENIZERS = "facts", "tokenizers"
+_FACTS, _TOKENIZERS, _DISTURBED = "facts", "tokenizers", "disturbed"
 _EXIT = {Verdict.QUALIFIED: 0, Verdict.IN_PART: 1, Verdict.REJECTED: 1, Verdict.CANNOT_TELL: 2}
 _BACKENDS = ("sentence-transformers", "universal-sentence-encoder", "none")
 
@@ -100,6 +100,8 @@ def run(args: argparse.Namespace, run: Run, say: Say) -> int:
 
 
 def _measure(args: argparse.Namespace, run: Run, say: Say) -> None:
+    if run.rows(_DISTURBED):
+        raise StandError("a part of this run was measured while something else steered the engine: begin a new run")
     there = prompts_of.read(args.prompts, say)
     shares = prompts_of.shares(there)
     chosen = prompts_of.limited(prompts_of.sample(there, args.number, args.seed), args.max_tokens)
@@ -128,6 +130,7 @@ async def _phases(
         run.append(_TOKENIZERS, await asyncio.to_thread(tokenizers, args, engine))
     measure = Measure(engine, run, chosen, say)
     await measure.acceptance(args.concurrency)
+    undisturbed(run, engine)
     if plan.plain is not None:
         await measure.steps(plan, args.step_prompts, args.draft_step)
     if engine.plain_url is None and engine.token is None:
@@ -138,8 +141,20 @@ async def _phases(
         at = args.concurrency if args.concurrency in args.concurrencies else args.concurrencies[0]
         for concurrency in args.concurrencies:
             await measure.pairs(concurrency, choose(chosen, args.pairs if concurrency == at else None), similarity)
+            undisturbed(run, engine)
     finally:
         similarity.close()
+
+
+def undisturbed(run: Run, engine: Engine) -> None:
+    """Raises StandError where somebody capped the engine meanwhile: p of fewer draft tokens is higher."""
+    if engine.token is None or (now := engine.control.in_force()) == engine.k:
+        return
+    run.append(_DISTURBED, {"cap": now})
+    raise StandError(
+        f"the engine may draft {now} tokens a step now, not the {engine.k} of its configuration: something else steers "
+        "it, as a sidecar's fallback does; stop that meanwhile (`specwatch fallback speculative`), and begin a new run"
+    )
 
 
 def tokenizers(args: argparse.Namespace, engine: Engine) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from specwatch_engine.lab.qualify import certificate, command
 from specwatch_engine.lab.qualify.gates import Limits
 from specwatch_engine.lab.qualify.outputs import Outputs
 from specwatch_engine.lab.run import Run, RunError, State
-from specwatch_engine.lab.stand import StandError
+from specwatch_engine.lab.stand import Engine, StandError
 from specwatch_engine.lab.summary import Summary, read
 from support.steered_engine import TOKEN
 from support.upstream import running
@@ -156,6 +156,20 @@ async def test_another_engine_cannot_go_on_with_a_run(drafting: Any, prompt_file
         drafting.draft_model = "/models/draft_b"
         with pytest.raises(StandError, match="has draft /models/draft_b, the run began with /models/draft_a"):
             await qualified(upstream.url, prompt_file, tmp_path / "run")
+
+
+async def test_an_engine_that_another_capped_meanwhile_is_not_qualified(
+    drafting: Any, prompt_file: Path, tmp_path: Path
+) -> None:
+    run = Run.create("qualify", {}, tmp_path / "run")
+    async with running(drafting.handler) as upstream:
+        engine = Engine(upstream.url, "m", TOKEN, k=4)
+        await asyncio.to_thread(command.undisturbed, run, engine)
+        drafting.cap = 1
+        with pytest.raises(StandError, match="may draft 1 tokens a step now, not the 4 of its configuration"):
+            await asyncio.to_thread(command.undisturbed, run, engine)
+    with pytest.raises(StandError, match="begin a new run"):
+        command._measure(options("--prompts", str(prompt_file)), run, Say())
 
 
 def test_a_run_without_measurements_is_not_judged(tmp_path: Path) -> None:
