@@ -22,6 +22,7 @@ from typing import Any
 
 from . import stand
 from .control import ControlError
+from .options import positive, positives
 from .progress import Say
 from .prompts import PromptError
 from .run import Run, RunError, State, read
@@ -226,37 +227,22 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="JSONL, OpenAI batch, ShareGPT; or http://… of a sidecar's admin port",
     )
-    asked.add_argument("--number", type=_positive, default=DEFAULT_NUMBER, help="prompts (default: %(default)s)")
+    asked.add_argument("--number", type=positive, default=DEFAULT_NUMBER, help="prompts (default: %(default)s)")
     asked.add_argument("--seed", type=int, default=0, help="decides which, and their order (default: %(default)s)")
     asked.add_argument(
         "--max-tokens",
-        type=_positive,
+        type=positive,
         default=DEFAULT_MAX_TOKENS,
         help="longest reply where a prompt names none (default: %(default)s)",
     )
     asked.add_argument("--greedy", action="store_true", help="temperature 0, whatever the prompts say")
     asked.add_argument(
-        "--concurrency", type=_numbers, default=[1, 4], metavar="1,4", help="requests in flight (default: 1,4)"
+        "--concurrency", type=positives, default=[1, 4], metavar="1,4", help="requests in flight (default: 1,4)"
     )
     told = parser.add_argument_group("the run")
     told.add_argument("--out", metavar="DIR", help="its folder (default: one below .run/lab)")
     told.add_argument("--resume", metavar="DIR", help="go on with the run of this folder")
     told.add_argument("--json", action="store_true", help="print run.json at the end")
-
-
-def _positive(text: str) -> int:
-    number = int(text) if text.strip().isdecimal() else 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
-    return number
-
-
-def _numbers(text: str) -> list[int]:
-    """`1,4,16`: sorted, each once."""
-    try:
-        return sorted({_positive(part) for part in text.split(",")})
-    except argparse.ArgumentTypeError:
-        raise argparse.ArgumentTypeError(f"must be whole numbers of at least 1, as 1,4,16, not {text!r}") from None
 
 
 def _overview() -> argparse.ArgumentParser:

@@ -21,6 +21,7 @@ from sidecar.probes.vocabulary import NoVocabulary
 
 from .. import prompts as prompts_of
 from .. import report
+from ..options import positive, positives
 from ..progress import Say
 from ..prompts import Prompt
 from ..run import Run, RunError, State
@@ -46,24 +47,24 @@ _BACKENDS = ("sentence-transformers", "universal-sentence-encoder", "none")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     asked = parser.add_argument_group("what is measured")
     asked.add_argument(
-        "--concurrency", type=_positive, default=4, help="requests in flight while p is measured (default: %(default)s)"
+        "--concurrency", type=positive, default=4, help="requests in flight while p is measured (default: %(default)s)"
     )
     asked.add_argument(
         "--concurrencies",
-        type=_positives,
+        type=positives,
         default=[1, 4, 8],
         metavar="1,4,8",
         help="at which latency is compared with plain decoding (default: 1,4,8)",
     )
     asked.add_argument(
         "--pairs",
-        type=_positive,
+        type=positive,
         default=50,
         help="prompts of each scenario that are answered both ways, at one concurrency (default: %(default)s)",
     )
     asked.add_argument(
         "--step-prompts",
-        type=_positive,
+        type=positive,
         default=48,
         help="most prompts for the step times (default: %(default)s)",
     )
@@ -279,17 +280,6 @@ def _rounded(value: float | None) -> float | None:
 
 
 # ---- options
-
-
-def _positive(text: str) -> int:
-    with contextlib.suppress(ValueError):
-        if (number := int(text)) >= 1:
-            return number
-    raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
-
-
-def _positives(text: str) -> list[int]:
-    return sorted({_positive(part) for part in text.split(",")})
 
 
 def _share(text: str) -> float:

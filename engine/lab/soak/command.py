@@ -16,6 +16,7 @@ from typing import Any
 
 from .. import prompts, report, stand
 from ..load import check
+from ..options import positive
 from ..progress import Say
 from ..prompts import Prompt
 from ..run import Run, RunError, State
@@ -52,12 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rate", type=_rate, metavar="R", help="requests a second, at even distances")
     parser.add_argument(
         "--concurrency",
-        type=_positive,
+        type=positive,
         metavar="C",
         help=f"requests in flight (default: {DEFAULT_CONCURRENCY}); with --rate, at most (default: {MOST_AT_A_RATE})",
     )
     parser.add_argument(
-        "--number", type=_positive, help="only so many of the prompts (default: all), again and again in another order"
+        "--number", type=positive, help="only so many of the prompts (default: all), again and again in another order"
     )
     parser.add_argument(
         "--events", metavar="SOCKET", help="where the plugin of the engine at --engine sends its events, for similarity"
@@ -239,9 +240,3 @@ def _number(text: str, least: float, most: float, words: str) -> float:
     if not least <= number <= most:
         raise argparse.ArgumentTypeError(f"must be a number of {words}, not {text!r}")
     return number
-
-
-def _positive(text: str) -> int:
-    if not text.strip().isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
-    return int(text)

@@ -186,7 +186,7 @@ def test_a_run_without_measurements_is_not_judged(tmp_path: Path) -> None:
         (["--p", "1.2"], "--p: must be a number between 0 and 1, not '1.2'"),
         (["--p", "nan"], "--p: must be a number between 0 and 1"),
         (["--draft-step", "0"], "--draft-step: must be a number between 0 and 1"),
-        (["--concurrencies", "1,x"], "--concurrencies: must be a whole number of at least 1, not 'x'"),
+        (["--concurrencies", "1,x"], "--concurrencies: must be whole numbers of at least 1, as 1,4,16, not '1,x'"),
         (["--concurrency", "0"], "--concurrency: must be a whole number"),
         (["--valid-days", "9999"], "--valid-days: must be a number of days, 3660 at most"),
         (["--similarity", "bleu"], "--similarity: invalid choice"),
