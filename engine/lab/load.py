@@ -11,7 +11,7 @@ import os
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,22 +50,6 @@ class Reply:
     @property
     def ok(self) -> bool:
         return self.record.outcome is Outcome.OK
-
-    def row(self) -> dict[str, Any]:
-        """What `of` makes a reply of again, in the types of JSON."""
-        return {
-            "prompt": self.prompt.id,
-            "record": msgspec.to_builtins(self.record),
-            "text": self.text,
-            "tool_calls": self.tool_calls,
-            "k": self.k,
-        }
-
-    @classmethod
-    def of(cls, row: Mapping[str, Any], prompts: Mapping[str, Prompt]) -> Reply:
-        """`prompts` by id. Raises KeyError for a prompt that is not there, ValueError for a row that is none."""
-        record = msgspec.convert(row["record"], Record)
-        return cls(prompts[row["prompt"]], record, row["text"], row["tool_calls"], row["k"])
 
 
 @dataclass

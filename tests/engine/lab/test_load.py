@@ -305,15 +305,7 @@ async def test_without_a_way_to_be_plain_there_is_no_plain_arm() -> None:
         await replies(stand("http://127.0.0.1:1"), asked(1), concurrency=1, plain=True, on_reply=print)
 
 
-# ---- rows, and what replies say
-
-
-async def test_a_reply_survives_the_way_to_a_row_and_back() -> None:
-    prompts = asked(2)
-    _, found = await sent(answering(served), prompts)
-    by_id = {prompt.id: prompt for prompt in prompts}
-    for reply in found:
-        assert Reply.of(json.loads(json.dumps(reply.row())), by_id) == reply
+# ---- what replies say
 
 
 TOOLS = [
