@@ -223,8 +223,8 @@ def _remarks(cells: Sequence[Cell], found: Sequence[At], asked: Asked) -> list[s
     served, saved = saving(found, asked)
     if saved > 0:
         remarks.append(
-            f"Dropping and stopping early saved about {_minutes(saved)} of {_minutes(served + saved)}, which all ks in "
-            f"all {asked.rounds} rounds would have taken."
+            f"Dropping and stopping early saved about {_minutes(saved)} of {_minutes(served + saved)}, which all ks "
+            "would have taken to the last round."
         )
     marked = [
         f"k={at.choice.k} at {at.concurrency} in flight ({rate:.0%})"
@@ -249,14 +249,17 @@ def _remarks(cells: Sequence[Cell], found: Sequence[At], asked: Asked) -> list[s
 
 
 def saving(found: Sequence[At], asked: Asked) -> tuple[float, float]:
-    """Seconds that the rounds took, and those that all ks in all rounds would have taken more."""
+    """Seconds that the rounds took, and those that all ks in all rounds would have taken more. Rounds that --minutes,
+    or an interruption, left undone are not saved.
+    """
     served = saved = 0.0
     for at in found:
         served += sum(block.seconds for block in at.blocks)
         for k in (PLAIN, *asked.ks):
             seconds = [block.cells[k].seconds for block in at.blocks if k in block.cells]
             if seconds:
-                saved += (asked.rounds - len(seconds)) * sum(seconds) / len(seconds)
+                rounds = asked.rounds if at.race.over else len(at.blocks)
+                saved += (rounds - len(seconds)) * sum(seconds) / len(seconds)
     return served, saved
 
 

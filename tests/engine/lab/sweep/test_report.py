@@ -181,6 +181,14 @@ def test_what_was_not_served_is_what_was_saved() -> None:
     assert "k=10 alone is left" in said
 
 
+def test_rounds_left_undone_are_not_saved() -> None:
+    cells = swept(Clock(GOOD, b=1.0, cell_noise=0.5), TRAFFIC, (3, 4), (1,), rounds=3)
+    more = asked(ks=(3, 4), concurrencies=(1,), rounds=50)
+    found = analyse(cells, more)
+    assert not found[0].race.over
+    assert saving(found, more)[1] == 0.0
+
+
 def test_failures_are_told() -> None:
     cells = cells_of(Clock(GOOD, b=1.0))
     failed = [msgspec.structs.replace(cells[0], failures={"timeout": 2}), *cells[1:]]
