@@ -19,7 +19,7 @@ from .cells import PLAIN, Block
 LEAST_ROUNDS = 3
 #: Of time per token: differences below are none in practice.
 EQUAL = 0.02
-#: How often the race may put the best k out wrongly, over all comparisons of one look.
+#: How often a race may put the best k out wrongly, over all its looks and comparisons together.
 ALPHA = 0.05
 
 _EQUAL = math.log1p(EQUAL)
@@ -55,7 +55,9 @@ def race(blocks: Sequence[Block], ks: Sequence[int], shares: Mapping[str, float]
         return Race(left, dropped, "")
     over = ""
     for seen in range(LEAST_ROUNDS, len(blocks) + 1):
-        out = surely_slower(rounds[:seen], left)
+        # A part of ALPHA for each look, however many there will be: 1/2, 1/6, 1/12, … of it, which add up to it.
+        look = seen - LEAST_ROUNDS + 1
+        out = surely_slower(rounds[:seen], left, ALPHA / (look * (look + 1)))
         spared = {leader(found[:seen], left) for found in scenarios.values()}
         contenders = [k for k in left if k not in out]
         over = _over(rounds[:seen], contenders)
@@ -67,17 +69,17 @@ def race(blocks: Sequence[Block], ks: Sequence[int], shares: Mapping[str, float]
     return Race(left, dropped, over)
 
 
-def surely_slower(rounds: Sequence[Times], ks: Sequence[int]) -> set[int]:
-    """Those whose time per token is above the fastest's by an interval that leaves no doubt, shared out by Bonferroni
-    over the comparisons. One that is smaller than the fastest must be slower by more than EQUAL, as it would be chosen
-    otherwise.
+def surely_slower(rounds: Sequence[Times], ks: Sequence[int], alpha: float = ALPHA) -> set[int]:
+    """Those whose time per token is above the fastest's by an interval that leaves no doubt, `alpha` shared out by
+    Bonferroni over the comparisons. One that is smaller than the fastest must be slower by more than EQUAL, as it would
+    be chosen otherwise.
     """
     best = leader(rounds, ks)
     others = [k for k in ks if k != best]
     found = set()
     for k in others:
-        # One-sided at ALPHA / comparisons.
-        slower = ratio(differences(rounds, k, best), 2 * ALPHA / len(others)) if best is not None else None
+        # One-sided at alpha / comparisons.
+        slower = ratio(differences(rounds, k, best), 2 * alpha / len(others)) if best is not None else None
         if slower is None or slower.low is None or best is None:
             continue
         if slower.low > 1 and (k > best or slower.value > 1 + EQUAL):
