@@ -22,7 +22,7 @@ from support.engine import SMALL, TOKEN, Engine, engine
 
 K = 4
 LAB_S = 400
-SUPPORT = Path(__file__).parents[1] / "support"
+VLLM_ON_CPU = Path(__file__).parents[1] / "support" / "vllm_on_cpu"
 #: Prompts of each scenario: the weak one is a tenth, so that the global p hides it, and enough to be judged by itself.
 WEAK = "fault_report"
 SHARES = {"address_confirmation": 180, "code": 90, WEAK: 30}
@@ -69,8 +69,9 @@ def asked(file: Path, shares: dict[str, int]) -> Path:
 def lab(folder: Path, *words: object) -> subprocess.CompletedProcess[str]:
     """A command of the lab, in a folder of its own."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("SPECWATCH_")}
-    # An engine that the lab starts is to start as fast as those of the other tests.
-    environment |= {"PYTHONPATH": f"{SUPPORT / 'vllm_on_cpu'}:{SUPPORT}", "SPECWATCH_ENGINE_TOKEN": TOKEN}
+    # An engine that the lab starts is to start as fast as those of the other tests. What else the tests' support has
+    # stays away: its `sidecar` is not the product's, which the lab imports.
+    environment |= {"PYTHONPATH": str(VLLM_ON_CPU), "SPECWATCH_ENGINE_TOKEN": TOKEN}
     command = [sys.executable, "-m", "specwatch_engine.lab", *map(str, words)]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=LAB_S)
 
