@@ -90,7 +90,7 @@ async def running(
 
 
 def hook_at(url: str, name: str = "hook", **fields: object) -> dict[str, object]:
-    return {"name": name, "type": "webhook", "url": url, "timeout": "1s", **fields}
+    return {"name": name, "type": "webhook", "url": url, "timeout": "10s", **fields}
 
 
 async def test_a_fault_is_told_once_and_its_end_once(tmp_path: Path) -> None:
