@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from specwatch_engine.lab.__main__ import main
+from specwatch_engine.lab.__main__ import main, parser_of
+from specwatch_engine.lab.run import Run
 from specwatch_engine.lab.summary import read
+from specwatch_engine.lab.sweep import command
 from specwatch_engine.launch.config import load
 from support.steered_engine import TOKEN
 from support.stepping_engine import SteppingEngine, serving
 
 P = {"easy": 0.99, "hard": 0.7}
+K_8 = "num_speculative_tokens: 8"
 
 
 @pytest.fixture(autouse=True)
@@ -215,3 +218,50 @@ def test_a_proposer_of_fixed_length_and_ks_beyond_the_engine_s_are_told_of(engin
     assert "can only drop drafts (the proposer suffix always drafts 4 tokens)" in reasons
     assert "suffix takes no table by batch size" in reasons
     assert "k above 4 was not tried" in reasons
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "k", "table"),
+    [
+        ("k is raised", "model: a/b\nmax_num_seqs: 16\nspeculative_model: c/d\nnum_speculative_tokens: 4\n", 6, True),
+        (
+            "a rule of its own is out of the way",
+            f"model: a/b\nspeculation_min_batch_size: 9\nspeculative_model: c/d\nmax_num_seqs: 16\n{K_8}",
+            6,
+            True,
+        ),
+        ("a method that takes no table", "model: a/b\nspeculative_config: {method: suffix}\n", None, False),
+    ],
+)
+def test_an_engine_that_is_started_may_draft_every_k(name: str, text: str, k: int | None, table: bool) -> None:
+    Path("own.yaml").write_text(text)
+    parser = parser_of("sweep", command)
+    args = parser.parse_args(["-c", "own.yaml", "--prompts", "prompts.jsonl", "--k", "2-6"])
+    made = Run.create("sweep", {}, Path("run"))
+    try:
+        options = command._options(args, command._source(args, made), made)
+    finally:
+        made.close()
+    assert options.config is not None
+    config = load(options.config)
+    assert config.num_speculative_tokens == k, name
+    assert config.speculative is not None
+    assert config.speculative.get("num_speculative_tokens_per_batch_size") == ([[1, 16, 6]] if table else None)
+
+
+def test_target_and_draft_are_started_with_the_largest_k() -> None:
+    args = parser_of("sweep", command).parse_args(["--target", "a/b", "--draft", "c/d", "--prompts", "p", "--k", "1,7"])
+    made = Run.create("sweep", {}, Path("run"))
+    try:
+        options = command._options(args, command._source(args, made), made)
+    finally:
+        made.close()
+    assert (options.target, options.draft) == (None, None)
+    assert options.config is not None
+    assert load(options.config).num_speculative_tokens == 7
+
+
+def test_a_file_without_a_draft_has_no_k(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("own.yaml").write_text("model: a/b\n")
+    assert main(["sweep", "-c", "own.yaml", "--prompts", "prompts.jsonl", "--out", "run"]) == 2
+    assert "own.yaml has no draft model" in capsys.readouterr().err
