@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import ssl
+from functools import cache
 from typing import Any
 
 import httpx
@@ -75,7 +77,13 @@ class Control:
         what = f"{method} {_PATH}{path}"
         try:
             answer = httpx.request(
-                method, f"{self._url}{_PATH}{path}", json=order, headers=headers, timeout=_LIMIT_S, trust_env=False
+                method,
+                f"{self._url}{_PATH}{path}",
+                json=order,
+                headers=headers,
+                timeout=_LIMIT_S,
+                trust_env=False,
+                verify=tls(),
             )
         except httpx.HTTPError as error:
             why = str(error) or type(error).__name__
@@ -114,6 +122,12 @@ def limit_of(state: dict[str, Any]) -> int | None:
     cap, k = state.get("cap"), state.get("num_speculative_tokens")
     found = k if cap is None else cap
     return found if isinstance(found, int) else None
+
+
+@cache
+def tls() -> ssl.SSLContext:
+    """What httpx would make anew for each client, which takes longer than a batch should begin."""
+    return httpx.create_ssl_context(trust_env=False)
 
 
 def token() -> str | None:

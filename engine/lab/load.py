@@ -21,7 +21,7 @@ import msgspec
 from sidecar.record import Arm, Outcome, Record
 from sidecar.tap.tap import Facts, Tap, TapContext
 
-from .control import Control, ControlError
+from .control import Control, ControlError, tls
 from .exchange import Copy, ReplyHead, RequestHead
 from .prompts import Prompt
 from .stand import Engine, StandError
@@ -157,7 +157,9 @@ class _Loop:
         if key:
             headers["authorization"] = f"Bearer {key}"
         # A proxy of the environment would be measured with the engine.
-        async with httpx.AsyncClient(limits=limits, timeout=timeout, headers=headers, trust_env=False) as client:
+        async with httpx.AsyncClient(
+            limits=limits, timeout=timeout, headers=headers, trust_env=False, verify=tls()
+        ) as client:
             await self._connect(client, min(concurrency, len(prompts)))
             began = time.monotonic()
             self._batch.started = time.time()
