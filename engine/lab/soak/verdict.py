@@ -97,12 +97,13 @@ def _failures(rows: Sequence[Row], ended: Ended, found: _Found) -> list[str]:
         reasons.append(
             f"{words}, which is more than {MOST_FAILED:.0%}; the first ones in minute {first['minute']:.0f}."
         )
-    dropped = max((row["dropped"] for row in series.whole(rows)), default=0)
-    found.gates.append(
-        Gate("records dropped", dropped == 0, dropped, 0, f"{dropped:,} records did not reach the sidecar's database.")
-    )
+    # Counted since the sidecar's start: one that ran before may have dropped some then, and one that begins anew, from 0.
+    counts = [row["dropped"] for row in series.whole(rows)]
+    dropped = sum(max(after - before, 0) for before, after in pairwise(counts))
+    words = f"{dropped:,} records did not reach the sidecar's database"
+    found.gates.append(Gate("records dropped", dropped == 0, dropped, 0, f"{words}."))
     if dropped:
-        found.notes.append(f"{dropped:,} records did not reach the sidecar's database: the figures are without them.")
+        reasons.append(f"{words}: the figures are without them.")
     return reasons
 
 

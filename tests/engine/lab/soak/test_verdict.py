@@ -126,6 +126,21 @@ def test_failed() -> None:
     assert (found.verdict, found.reasons[0]) == ("failed", "The engine ended: cause: out of memory.")
 
 
+def test_records_that_are_dropped_meanwhile_are_a_failure() -> None:
+    rows = soak()
+    for i, each in enumerate(rows):
+        # Before the soak, then in it, and a sidecar that begins anew.
+        each["dropped"] = 7 if i < 40 else 0
+    assert judge(rows, Ended(60)).verdict == "stable"
+    for each in rows[50:]:
+        each["dropped"] = 3
+    found = judge(rows, Ended(60))
+    assert (found.verdict, found.reasons[0]) == (
+        "failed",
+        "3 records did not reach the sidecar's database: the figures are without them.",
+    )
+
+
 @pytest.mark.parametrize("minutes", [0, 4])
 def test_too_few_minutes(minutes: int) -> None:
     found = judge(soak(minutes), Ended(60))
