@@ -97,7 +97,8 @@ def _failures(rows: Sequence[Row], ended: Ended, found: _Found) -> list[str]:
         reasons.append(
             f"{words}, which is more than {MOST_FAILED:.0%}; the first ones in minute {first['minute']:.0f}."
         )
-    # Counted since the sidecar's start: one that ran before may have dropped some then, and one that begins anew, from 0.
+    # Counted since the sidecar's start: one that ran before may have dropped some then, and one that begins anew counts
+    # from 0.
     counts = [row["dropped"] for row in series.whole(rows)]
     dropped = sum(max(after - before, 0) for before, after in pairwise(counts))
     words = f"{dropped:,} records did not reach the sidecar's database"
