@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
@@ -85,6 +85,17 @@ def test_a_run_is_over_when_its_room_is(room: Room, code: int, state: str) -> No
     assert told()["state"] == state
 
 
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """The signals are heard, whatever those who started the tests ignore (nohup, a shell's background)."""
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("waiting", ["in a loop", "as it is"])
 def test_an_interrupted_run_says_how_to_go_on(
