@@ -45,16 +45,17 @@ def ids(first: int, behind: int) -> list[str]:
 
 @contextmanager
 def locked(path: Path, seconds: float) -> Iterator[None]:
-    """Another process holds the write lock; it is let go after `seconds` of it."""
+    """Another process holds the write lock; it is let go after `seconds` of it, or at the end."""
     code = (
-        "import sqlite3, sys, time\n"
+        "import select, sqlite3, sys\n"
         "lock = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
         "lock.execute('BEGIN IMMEDIATE')\n"
         "print('locked', flush=True)\n"
-        "time.sleep(float(sys.argv[2]))\n"
+        "select.select([sys.stdin], [], [], float(sys.argv[2]))\n"
         "lock.execute('ROLLBACK')\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", code, str(path), str(seconds)], stdout=subprocess.PIPE)
+    command = [sys.executable, "-c", code, str(path), str(seconds)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == b"locked\n"
@@ -381,7 +382,7 @@ def test_c29_a_process_killed_in_an_outage_leaves_its_spool(tmp_path: Path) -> N
     url = f"sqlite:///{path}"
     with writing(url):
         pass
-    with locked(path, 6):
+    with locked(path, 60):
         put = spooled = 0
         with killed(url, tmp_path / "spool") as process:
             while spooled < 5000:
