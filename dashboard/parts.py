@@ -114,6 +114,24 @@ def link(label: str, page: str, query: dict[str, str]) -> None:
     st.html(f'<a class="sw-link" href="{escape(page)}?{escape(urlencode(query))}">{escape(label)}</a>', width="content")
 
 
+def kept_cursors(key: str, asked: object) -> list[str]:
+    """Of the pages between the newest and the shown one, as the session keeps them; empty with other questions."""
+    kept = st.session_state.get(key)
+    if kept is None or kept[0] != asked:
+        kept = st.session_state[key] = (asked, [])
+    found: list[str] = kept[1]
+    return found
+
+
+def turn(name: str, kept: list[str], following: str | None) -> None:
+    """Buttons between pages, `name` before their keys; `kept` are its cursors, `following` that of older rows."""
+    if not kept and following is None:
+        return
+    with st.container(horizontal=True):
+        st.button("Newer", key=f"{name}_newer", disabled=not kept, on_click=kept.__delitem__, args=(-1,))
+        st.button("Older", key=f"{name}_older", disabled=following is None, on_click=kept.append, args=(following,))
+
+
 def state(fallback: shapes.Fallback) -> None:
     """The one line of state, in words first; the colour only repeats them."""
     line = state_line(fallback, datetime.now(UTC), fallback.history)

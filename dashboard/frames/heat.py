@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import plotly.graph_objects as go  # type: ignore[import-untyped]
 
-from dashboard.frames.plots import BLANK, MARGIN
+from dashboard.frames.plots import MARGIN, blank
 
 Colour = Literal["hazard", "counts"]
 CLIFF = "#D55E00"
@@ -41,18 +41,7 @@ def heat(figure: go.Figure, lattice: Lattice, colour: Colour, **axes: Sequence[A
         row=1,
         col=1,
     )
-    figure.add_shape(
-        type="rect",
-        x0=0,
-        x1=1,
-        y0=0,
-        y1=1,
-        xref="x domain",
-        yref="y domain",
-        fillcolor=BLANK,
-        line_width=0,
-        layer="below",
-    )
+    blank(figure)
     figure.update_xaxes(showgrid=False, row=1, col=1)
     figure.update_yaxes(showgrid=False, row=1, col=1)
     figure.update_layout(

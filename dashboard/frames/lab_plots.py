@@ -12,7 +12,7 @@ from typing import Any
 import plotly.graph_objects as go  # type: ignore[import-untyped]
 
 from dashboard.frames.lab_summary import Plot, Series
-from dashboard.frames.plots import AUTOREGRESSIVE, BLANK, MARGIN, MUTED, OTHER, SPECULATIVE, limit
+from dashboard.frames.plots import AUTOREGRESSIVE, MARGIN, MUTED, OTHER, SPECULATIVE, blank, limit
 from dashboard.words import NO_DATA
 
 #: Okabe-Ito, those of the other charts first.
@@ -148,18 +148,7 @@ def _heat(plot: Plot) -> go.Figure:
     )
     if len(x) <= MOST_TEXTS:
         made.add_trace(_values(plot, x, rows))
-    made.add_shape(
-        type="rect",
-        x0=0,
-        x1=1,
-        y0=0,
-        y1=1,
-        xref="x domain",
-        yref="y domain",
-        fillcolor=BLANK,
-        line_width=0,
-        layer="below",
-    )
+    blank(made)
     made.update_xaxes(type="category", showgrid=False)
     made.update_yaxes(type="category", autorange="reversed", showgrid=False, ticksuffix=" ", fixedrange=True)
     made.update_layout(

@@ -104,6 +104,22 @@ def line(
     )
 
 
+def blank(figure: go.Figure) -> None:
+    """Under a heat map: cells of which nothing is known are seen as such."""
+    figure.add_shape(
+        type="rect",
+        x0=0,
+        x1=1,
+        y0=0,
+        y1=1,
+        xref="x domain",
+        yref="y domain",
+        fillcolor=BLANK,
+        line_width=0,
+        layer="below",
+    )
+
+
 def limit(figure: go.Figure, at: float, text: str) -> None:
     figure.add_hline(
         y=at,

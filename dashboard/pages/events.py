@@ -9,7 +9,7 @@ from dashboard.filters import Filters
 from dashboard.frames import events as frames
 from dashboard.frames import facts
 from dashboard.frames.base import plain, utc
-from dashboard.parts import DATA_SECONDS, answers, chart, link
+from dashboard.parts import DATA_SECONDS, answers, chart, kept_cursors, link, turn
 from dashboard.words import define
 
 USES = ("time",)
@@ -39,13 +39,13 @@ def page(chosen: Filters) -> None:
         if not every.events:
             _none(chosen)
             return
-        cursors = _cursors((chosen, kind))
+        cursors = kept_cursors(PAGES, (chosen, kind))
         listed = ask.events(**chosen.time, kind=kind, limit=str(LISTED), cursor=cursors[-1] if cursors else None)
         if not listed.events:
             st.info(f"**No event of this kind in {chosen.words}.** {_appears(kind)}", icon=":material/event_available:")
         with st.container(gap="xsmall"):
             _list(listed.events)
-        _turn(cursors, listed.next_cursor)
+        turn("events", cursors, listed.next_cursor)
 
 
 def _kind() -> str | None:
@@ -61,23 +61,6 @@ def _appears(kind: str | None) -> str:
 
 def _none(chosen: Filters) -> None:
     st.info(f"**No events in {chosen.words}.** {_appears(None)}", icon=":material/event_available:")
-
-
-def _cursors(asked: tuple[Filters, str | None]) -> list[str]:
-    """Of the pages between the newest and the shown one; empty with another time range or kind."""
-    kept = st.session_state.get(PAGES)
-    if kept is None or kept[0] != asked:
-        kept = st.session_state[PAGES] = (asked, [])
-    cursors: list[str] = kept[1]
-    return cursors
-
-
-def _turn(cursors: list[str], following: str | None) -> None:
-    if not cursors and following is None:
-        return
-    with st.container(horizontal=True):
-        st.button("Newer", key="events_newer", disabled=not cursors, on_click=cursors.__delitem__, args=(-1,))
-        st.button("Older", key="events_older", disabled=following is None, on_click=cursors.append, args=(following,))
 
 
 def _list(events: list[shapes.Event]) -> None:

@@ -12,7 +12,7 @@ from dashboard.frames import lab as frames
 from dashboard.frames.base import count, plain
 from dashboard.frames.lab_summary import Summary, read
 from dashboard.frames.table import STYLE
-from dashboard.parts import DATA_SECONDS, answers, chart, link
+from dashboard.parts import DATA_SECONDS, answers, chart, kept_cursors, link, turn
 from dashboard.words import define
 
 #: A run is of its own time, and names its scenarios itself.
@@ -29,7 +29,7 @@ def page(chosen: Filters) -> None:
     with answers() as ask:
         st.html(STYLE)
         command = _command()
-        cursors = _cursors(command)
+        cursors = kept_cursors(PAGES, command)
         listed = ask.lab_runs(kind=command, limit=str(LISTED), cursor=cursors[-1] if cursors else None)
         asked = st.query_params.get("run") or None
         if not listed.runs and not cursors and asked is None:
@@ -37,7 +37,7 @@ def page(chosen: Filters) -> None:
             return
         opened = asked or (listed.runs[0].id if listed.runs else None)
         st.html(frames.runs_table(listed.runs, opened, now, command))
-        _turn(cursors, listed.next_cursor)
+        turn("lab", cursors, listed.next_cursor)
         if opened is not None:
             _opened(ask, opened, listed.runs, now)
 
@@ -66,23 +66,6 @@ def _none(command: str | None) -> None:
     )
     lines = [line for line in frames.COMMANDS.splitlines() if command is None or f" {command} " in line]
     st.code("\n".join(lines or frames.COMMANDS.splitlines()), language="shell")
-
-
-def _cursors(command: str | None) -> list[str]:
-    """Of the pages between the newest and the shown one; empty with another command."""
-    kept = st.session_state.get(PAGES)
-    if kept is None or kept[0] != command:
-        kept = st.session_state[PAGES] = (command, [])
-    cursors: list[str] = kept[1]
-    return cursors
-
-
-def _turn(cursors: list[str], following: str | None) -> None:
-    if not cursors and following is None:
-        return
-    with st.container(horizontal=True):
-        st.button("Newer", key="lab_newer", disabled=not cursors, on_click=cursors.__delitem__, args=(-1,))
-        st.button("Older", key="lab_older", disabled=following is None, on_click=cursors.append, args=(following,))
 
 
 def _opened(ask: Client, run_id: str, listed: list[shapes.LabRunShort], now: datetime) -> None:

@@ -50,7 +50,7 @@ class Started:
 def started(options: EngineOptions, run: Run, say: Say) -> Iterator[Started]:
     """Raises StandError, with the launcher's own words, where the engine does not start."""
     file = configuration(options, run)
-    port, token = _free_port(), secrets.token_urlsafe(24)
+    (port,), token = free_ports(1), secrets.token_urlsafe(24)
     log, words = run.folder / "engine.log", run.folder / "launch.log"
     command = [*LAUNCHER, "-c", str(file), "--host", "127.0.0.1"]
     command += ["--port", str(port), "--log", str(log), "--ready-timeout", f"{options.ready_s:g}"]
@@ -142,10 +142,14 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
+def free_ports(number: int) -> list[int]:
+    """On loopback; all at once, so that they differ."""
+    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
+    try:
+        return [int(probe.getsockname()[1]) for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()
 
 
 def dies_with(parent: int) -> Callable[[], None]:

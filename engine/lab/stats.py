@@ -46,16 +46,6 @@ def mean(values: Sequence[float], confidence: float = 0.95) -> Estimate | None:
     return Estimate(middle, middle - half, middle + half, n)
 
 
-def quantile(values: Sequence[float], q: float) -> float | None:
-    """By nearest rank, as the sidecar's are: the smallest value that a share `q` (0 to 1) is not above."""
-    if not values:
-        return None
-    ordered = sorted(values)
-    # 0.95 * 20 is 19.000000000000004 in doubles where 19 is meant.
-    rank = math.ceil(round(q * len(ordered), 9))
-    return ordered[min(max(rank, 1), len(ordered)) - 1]
-
-
 @dataclass(frozen=True, slots=True)
 class Line:
     """y = `intercept` + `slope` x by least squares; the interval of the slope is None below three points."""

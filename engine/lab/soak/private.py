@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,10 +15,11 @@ from pathlib import Path
 import httpx
 import yaml
 
+from ...launch.child import tail
 from ..control import TOKEN
 from ..run import Run
 from ..stand import Engine, StandError
-from ..started import dies_with
+from ..started import dies_with, free_ports
 
 #: Times, s: until it serves, and until it has written what is in flight.
 _READY_S, _STOP_S = 90.0, 40.0
@@ -52,7 +52,7 @@ class Watched:
 @contextmanager
 def private(engine: Engine, run: Run, scenarios: Sequence[str], events: Path | None) -> Iterator[Watched]:
     """`events`: the socket that the engine's plugin was given. Raises StandError where it does not come up."""
-    listen, admin = _free_ports(2)
+    listen, admin = free_ports(2)
     settings = {
         "upstream": engine.url,
         "listen": f"127.0.0.1:{listen}",
@@ -131,17 +131,5 @@ def _stop(child: subprocess.Popen[bytes]) -> None:
             child.wait()
 
 
-def _tail(log: Path | None, lines: int = 5) -> str:
-    if log is None or not log.exists():
-        return "nothing was said"
-    return " | ".join(log.read_text("utf-8", "replace").splitlines()[-lines:]) or "nothing was said"
-
-
-def _free_ports(number: int) -> list[int]:
-    """All at once, so that they differ."""
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
-    try:
-        return [int(probe.getsockname()[1]) for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
+def _tail(log: Path | None) -> str:
+    return " | ".join([] if log is None else tail(log, 5)) or "nothing was said"

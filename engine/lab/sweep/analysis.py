@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from statistics import median
 
 from sidecar.probes.acceptance import Counted, one
+from sidecar.probes.latency import quantile
 
-from ..stats import Estimate, geometric_mean, line, quantile
+from ..stats import Estimate, geometric_mean, line
 from .cells import PLAIN, Answer, Block, Cell
 
 #: The target of all scenarios together; no scenario can be called so.
@@ -143,7 +144,7 @@ def figures(blocks: Sequence[Block], k: int, target: str, shares: Mapping[str, f
         1 + accepted / verified if verified else None,
         drafted / verified if verified else None,
         truncated / cut_steps if cut_steps else None,
-        quantile([each.latency_ms for each in answers], 0.95),
+        quantile([each.latency_ms for each in answers], 95),
         sum(cell.tokens for cell in cells) / seconds if seconds and target == MIXED else None,
         _step_ms(answers, k),
     )

@@ -3,7 +3,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from specwatch_engine.lab.stats import Estimate, geometric_mean, line, mean, quantile
+from specwatch_engine.lab.stats import Estimate, geometric_mean, line, mean
 
 
 def test_the_interval_of_a_mean_is_students() -> None:
@@ -44,24 +44,6 @@ def test_a_geometric_mean_scales(ratios: list[float], factor: float) -> None:
     assert other is not None
     assert other.value == pytest.approx(one.value * factor)
     assert min(ratios) * 0.999999 <= one.value <= max(ratios) * 1.000001
-
-
-@pytest.mark.parametrize(
-    ("values", "q", "expected"),
-    [
-        ([], 0.5, None),
-        ([7], 0.95, 7),
-        ([3, 1, 2], 0.5, 2),
-        ([1, 2, 3, 4], 0.5, 2),
-        (range(1, 21), 0.95, 19),
-        (range(1, 101), 0.95, 95),
-        (range(1, 101), 0.99, 99),
-        ([1, 2], 0.0, 1),
-        ([1, 2], 1.0, 2),
-    ],
-)
-def test_quantiles_are_by_nearest_rank(values: list[float], q: float, expected: float | None) -> None:
-    assert quantile(list(values), q) == expected
 
 
 def test_a_step_of_so_many_drafts_takes_so_long() -> None:

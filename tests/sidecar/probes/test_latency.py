@@ -102,6 +102,23 @@ def test_a_quantile_is_the_least_value_that_enough_do_not_exceed(values: list[fl
     assert found == min(enough)
 
 
+@pytest.mark.parametrize(
+    ("values", "percent", "expected"),
+    [
+        ([], 50, None),
+        ([7], 95, 7),
+        ([3, 1, 2], 50, 2),
+        ([1, 2, 3, 4], 50, 2),
+        (range(1, 21), 95, 19),
+        (range(1, 101), 95, 95),
+        (range(1, 101), 99, 99),
+        ([1, 2], 100, 2),
+    ],
+)
+def test_quantiles_are_by_nearest_rank(values: Iterable[float], percent: int, expected: float | None) -> None:
+    assert quantile(list(values), percent) == expected
+
+
 @given(
     st.lists(
         st.tuples(
