@@ -37,7 +37,7 @@ COMMANDS = {
     "qualify": (".qualify.command", "whether a draft is good enough, and for which scenarios"),
     "sweep": (".sweep.command", "how many draft tokens a step are best"),
     "soak": (".soak.command", "whether speculation stays as it is for hours"),
-    "self-draft": (".self_draft", "make a draft of the target's own lower layers"),
+    "self-draft": (".self_draft.command", "make a draft of the target's own lower layers"),
 }
 #: Those that send prompts to an engine, and can be gone on with.
 MEASURING = ("qualify", "sweep", "soak")

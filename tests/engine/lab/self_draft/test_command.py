@@ -17,11 +17,11 @@ import torch
 import transformers
 from specwatch_engine.demo.prepare import deepen
 from specwatch_engine.demo.weights import CHECKPOINTS
-from specwatch_engine.lab import checkpoint, self_draft
-from specwatch_engine.lab.layers import lowest
 from specwatch_engine.lab.progress import Say
 from specwatch_engine.lab.run import Run
 from specwatch_engine.lab.run import read as read_run
+from specwatch_engine.lab.self_draft import checkpoint, command
+from specwatch_engine.lab.self_draft.layers import lowest
 from transformers import AutoModelForCausalLM
 
 from sidecar.probes.tokenizer_check.compare import compare
@@ -69,9 +69,9 @@ def saved(folder: Path, kind: str, **more: Any) -> Path:
 def made(capsys: pytest.CaptureFixture[str], *words: object, run: Run | None = None) -> tuple[int, str]:
     """The exit status of a command line, and what was said."""
     parser = argparse.ArgumentParser()
-    self_draft.add_arguments(parser)
+    command.add_arguments(parser)
     said = io.StringIO()
-    code = self_draft.run(parser.parse_args([str(word) for word in words]), run, Say(said))
+    code = command.run(parser.parse_args([str(word) for word in words]), run, Say(said))
     return code, said.getvalue()
 
 
@@ -160,7 +160,7 @@ def test_tells_what_was_made_and_what_comes_next(tmp_path: Path, deep: Path, cap
     assert told["verdict"] == "made"
     draft = sum(each.numel() for each in AutoModelForCausalLM.from_pretrained(out).parameters())
     assert next(row[2] for row in told["tables"][0]["rows"] if row[0] == "parameters") == draft
-    assert json.loads((out / self_draft.STAMP).read_text())["kept_layers"] == list(range(7))
+    assert json.loads((out / command.STAMP).read_text())["kept_layers"] == list(range(7))
 
 
 def test_more_layers_than_the_gate_has_room_for_are_told(tmp_path: Path, deep: Path, capsys: Any) -> None:
@@ -250,7 +250,7 @@ def test_nothing_is_left_of_a_draft_that_is_interrupted(tmp_path: Path, number: 
     target = saved(tmp_path / "target", "llama, tied")
     script = (
         "import sys, time\n"
-        "from specwatch_engine.lab import checkpoint, __main__ as lab\n"
+        "from specwatch_engine.lab import __main__ as lab; from specwatch_engine.lab.self_draft import checkpoint\n"
         "def slow(*_):\n"
         "    print('writing', flush=True)\n"
         "    time.sleep(60)\n"

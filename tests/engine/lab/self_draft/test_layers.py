@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from specwatch_engine.lab.layers import LayersError, Stack, has_experts, keep, lowest, picked, rename, stack
+from specwatch_engine.lab.self_draft.layers import LayersError, Stack, has_experts, keep, lowest, picked, rename, stack
 
 BASE = {"model_type": "llama", "num_hidden_layers": 4}
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import prompts
-from .progress import Say
+from .. import prompts
+from ..progress import Say
 
 #: Prompts beyond are left out, as are those for which the model has no room.
 LONGEST_PROMPT = 2048

@@ -12,14 +12,14 @@ import json
 import os
 from pathlib import Path
 
+from ..progress import Say
+from ..run import ROOT, Run, State
+from ..summary import Cell, Summary, Table
 from . import checkpoint, shallow
 from .checkpoint import CheckpointError
 from .layers import LayersError
 from .place import whole
-from .progress import Say
-from .run import ROOT, Run, State
 from .shallow import Plan
-from .summary import Cell, Summary, Table
 from .tune import Tuned, TuneError, TuneOptions, tune
 
 #: In the folder of a draft: what it was made of.

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from specwatch_engine.demo.dialogues import SCENARIOS, mix
 from specwatch_engine.demo.evaluate import replay
 from specwatch_engine.demo.weights import CHECKPOINTS, read_weights
-from specwatch_engine.lab import checkpoint, self_draft
-from specwatch_engine.lab.lessons import LEAST, Lesson, batches, parted
 from specwatch_engine.lab.progress import Say
-from specwatch_engine.lab.tune import rate_at, replayed
+from specwatch_engine.lab.self_draft import checkpoint, command
+from specwatch_engine.lab.self_draft.lessons import LEAST, Lesson, batches, parted
+from specwatch_engine.lab.self_draft.tune import rate_at, replayed
 from transformers import AutoModelForCausalLM
 
 TARGET = CHECKPOINTS / "target"
@@ -40,11 +40,11 @@ def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def made(out: Path, *words: object, target: Path = TARGET) -> tuple[int, str, dict[str, Any]]:
     parser = argparse.ArgumentParser()
-    self_draft.add_arguments(parser)
+    command.add_arguments(parser)
     said = io.StringIO()
     args = parser.parse_args([str(word) for word in (target, "--out", out, *words)])
-    code = self_draft.run(args, None, Say(said))
-    told = json.loads((out / self_draft.STAMP).read_text()) if code == 0 else {}
+    code = command.run(args, None, Say(said))
+    told = json.loads((out / command.STAMP).read_text()) if code == 0 else {}
     return code, said.getvalue(), told.get("tuned") or {}
 
 

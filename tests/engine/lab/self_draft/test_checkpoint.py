@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
-from specwatch_engine.lab.checkpoint import (
+from specwatch_engine.lab.self_draft.checkpoint import (
     INDEX,
     WHOLE,
     CheckpointError,

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..progress import Say
 from . import checkpoint, layers
 from .checkpoint import CheckpointError, Tensor
-from .progress import Say
 
 _QUANTISATION = "hf_quant_config.json"
 #: Beside the weights, of the tokenizer.

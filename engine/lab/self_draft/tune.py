@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..progress import Bar, Say
+from ..summary import Cell, Table
 from . import checkpoint
 from .lessons import Lesson, LessonsError, batches, lessons, parted
-from .progress import Bar, Say
-from .summary import Cell, Table
 
 if TYPE_CHECKING:
     import torch

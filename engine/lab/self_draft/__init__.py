@@ -1,0 +1,1 @@
+"""Self-draft: a draft model from the lowest layers of its target."""
