@@ -257,8 +257,8 @@ def test_nothing_is_left_of_a_draft_that_is_interrupted(tmp_path: Path, number: 
         "checkpoint.write = slow\n"
         "sys.exit(lab.main(sys.argv[1:]))\n"
     )
-    command = [sys.executable, "-c", script, "self-draft", str(target), "--out", str(tmp_path / "out" / "draft")]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    words = [sys.executable, "-c", script, "self-draft", str(target), "--out", str(tmp_path / "out" / "draft")]
+    with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"writing\n"
         assert len(list((tmp_path / "out").iterdir())) == 1
@@ -310,6 +310,6 @@ def test_it_needs_no_torch(tmp_path: Path, deep: Path) -> None:
         "assert not heavy, heavy\n"
         "sys.exit(code)\n"
     )
-    command = [sys.executable, "-c", script, "self-draft", str(deep), "--out", str(tmp_path / "draft")]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    words = [sys.executable, "-c", script, "self-draft", str(deep), "--out", str(tmp_path / "draft")]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
