@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -50,6 +50,26 @@ def ranges(chosen: Mapping[int, int], max_num_seqs: int) -> Table:
     if wrong := table_problem(found, None):
         raise AssertionError(wrong)
     return found
+
+
+def with_every(ks: Iterable[int], table: Table, busiest: int, max_num_seqs: int) -> Table | None:
+    """The table with each of `ks`, and 0, that it lacks put in at its top batch sizes, which no run of at most
+    `busiest` requests reaches; None where there are too few of them.
+
+    vLLM captures full CUDA graphs for the ks that its table has, and steps of other ks run without: they would look
+    slower than they are.
+
+    >>> with_every([1, 2, 4], [[1, 16, 4]], 8, 16)
+    [[1, 13, 4], [14, 14, 2], [15, 15, 1], [16, 16, 0]]
+    """
+    every = {0, *ks}
+    top = max_num_seqs - len(every)
+    if top < busiest:
+        return None
+    found = [[first, min(last, top), k] for first, last, k in table if first <= top]
+    lacking = sorted(every - {k for _, _, k in found}, reverse=True)
+    found[-1][1] = max_num_seqs - len(lacking)
+    return found + [[size, size, k] for size, k in enumerate(lacking, max_num_seqs - len(lacking) + 1)]
 
 
 def shown(table: Sequence[Sequence[int]]) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specwatch_engine.lab.sweep.table import KEY, TableError, most, ranges, shown, snippet, tuned
+from specwatch_engine.lab.sweep.table import KEY, TableError, most, ranges, shown, snippet, tuned, with_every
 from specwatch_engine.launch.__main__ import main as launch
 from specwatch_engine.launch.config import load
 from specwatch_engine.launch.speculation import table_problem
@@ -39,6 +39,27 @@ def test_any_table_is_valid_whole_and_true_at_the_measured_sizes(chosen: dict[in
     assert all(table[i][1] + 1 == table[i + 1][0] for i in range(len(table) - 1))
     for size, k in chosen.items():
         assert next(row[2] for row in table if row[0] <= size <= row[1]) == k
+
+
+@pytest.mark.parametrize(
+    ("name", "ks", "table", "busiest", "found"),
+    [
+        ("a flat one", [1, 2, 3], [[1, 16, 3]], 8, [[1, 13, 3], [14, 14, 2], [15, 15, 1], [16, 16, 0]]),
+        ("one k", [3], [[1, 16, 3]], 8, [[1, 15, 3], [16, 16, 0]]),
+        ("the engine's own rows stay", [1, 4], [[1, 4, 4], [5, 16, 2]], 8, [[1, 4, 4], [5, 14, 2], [15, 15, 1],
+         [16, 16, 0]]),
+        ("rows at the top are made anew", [1, 4], [[1, 15, 4], [16, 16, 0]], 8, [[1, 14, 4], [15, 15, 1],
+         [16, 16, 0]]),
+        ("a table that ends early keeps its last k", [4], [[1, 4, 4], [5, 8, 0]], 8, [[1, 4, 4], [5, 16, 0]]),
+        ("just room", [1, 2, 3], [[1, 16, 3]], 12, [[1, 13, 3], [14, 14, 2], [15, 15, 1], [16, 16, 0]]),
+        ("no room", [1, 2, 3], [[1, 16, 3]], 13, None),
+    ],
+)  # fmt: skip
+def test_every_k_is_in_the_table_at_sizes_that_no_run_reaches(
+    name: str, ks: list[int], table: list[list[int]], busiest: int, found: list[list[int]] | None
+) -> None:
+    assert with_every(ks, table, busiest, 16) == found, name
+    assert found is None or table_problem(found, 4) is None
 
 
 def test_the_engine_keeps_room_for_the_largest_k() -> None:
