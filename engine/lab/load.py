@@ -32,6 +32,19 @@ FIRST = 5
 CONNECT_S, SILENT_S = 10.0, 300.0
 _UPSTREAM, _PLAIN = "speculative", "autoregressive"
 _QUOTED = 300
+#: Of an engine whose replies have no acceptance figures.
+NO_FIGURES = (
+    "the replies tell nothing of speculation: start vLLM with --per-request-spec-decode-metrics detailed "
+    "(`specwatch engine` does), without data parallelism or n > 1"
+)
+
+
+class LoadError(StandError):
+    """An engine that fails its requests. `plain` says it without the server's own words, which may repeat a prompt."""
+
+    def __init__(self, sentence: str, batch: Batch) -> None:
+        super().__init__(f"{sentence}, the first with: {batch.first_failure}")
+        self.plain = f"{sentence}, the first with: {batch.first_failure_plain}"
 
 
 @dataclass(slots=True)
@@ -56,8 +69,6 @@ class Reply:
 class Batch:
     """One run of the loop."""
 
-    started: float
-    """Unix time, s."""
     seconds: float = 0.0
     """First request sent to last reply ended."""
     completion_tokens: int = 0
@@ -68,13 +79,10 @@ class Batch:
     """Requests by outcome, those that are not ok."""
     first_failure: str | None = None
     """What was said of the first of them."""
+    first_failure_plain: str | None = None
+    """The same without the server's words."""
     drafted_plain: int = 0
     """Requests that were to go without speculation and were drafted for: then there is no plain arm."""
-
-    @property
-    def throughput(self) -> float | None:
-        """Completion tokens a second; None where nothing was sent."""
-        return self.completion_tokens / self.seconds if self.seconds > 0 else None
 
 
 async def replies(
@@ -89,8 +97,8 @@ async def replies(
 
     `plain`: without speculation, by the engine without it where there is one, else by opting out; the records' arm is
     `baseline` then, or `speculative` where it was drafted for all the same. A request that fails is a reply whose
-    record says so. Raises StandError where the first ones all fail, where the prompts cannot be measured on this
-    engine, or where it is not known how a plain request is asked for. What `on_reply` raises ends the batch.
+    record says so. Raises LoadError where the first ones all fail, and StandError where the prompts cannot be measured
+    on this engine, or where it is not known how a plain request is asked for. What `on_reply` raises ends the batch.
     """
     check(engine, prompts, plain=plain)
     loop = _Loop(engine, plain, await asyncio.to_thread(_cap, engine, plain), on_reply)
@@ -113,6 +121,21 @@ def check(engine: Engine, prompts: Sequence[Prompt], *, plain: bool = False) -> 
             "there is no plain decoding to compare with: the engine plugin, which lets requests opt out of "
             "speculation, is not known to be there: set SPECWATCH_ENGINE_TOKEN to the engine's, or give --plain URL"
         )
+
+
+def check_plain(engine: Engine, batch: Batch) -> None:
+    """Raises StandError where requests of a plain batch were drafted for."""
+    if not batch.drafted_plain:
+        return
+    if engine.plain_url is not None:
+        raise StandError(
+            f"--plain: the engine at {engine.plain_url} speculates itself, {batch.drafted_plain} requests were drafted "
+            "for: give the URL of one that is started without a draft model"
+        )
+    raise StandError(
+        f"{batch.drafted_plain} requests that opted out of speculation were drafted for all the same: there is no "
+        "plain decoding to compare with; give --plain URL of an engine without speculation"
+    )
 
 
 def _cap(engine: Engine, plain: bool) -> int | None:
@@ -147,7 +170,7 @@ class _Loop:
             transcript=self._transcript,
         )
         self._in_flight = 0
-        self._batch = Batch(time.time())
+        self._batch = Batch()
 
     async def run(self, prompts: Sequence[Prompt], concurrency: int) -> Batch:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=concurrency)
@@ -162,7 +185,6 @@ class _Loop:
         ) as client:
             await self._connect(client, min(concurrency, len(prompts)))
             began = time.monotonic()
-            self._batch.started = time.time()
             waiting = iter(prompts)
             async with asyncio.TaskGroup() as group:
                 for number in range(min(concurrency, len(prompts))):
@@ -186,29 +208,29 @@ class _Loop:
         for prompt in waiting:
             self._in_flight += 1
             try:
-                reply, why = await self._ask(client, prompt)
+                reply, why, complaint = await self._ask(client, prompt)
             finally:
                 self._in_flight -= 1
-            self._count(reply, why)
+            self._count(reply, why, complaint)
             self._on_reply(reply)
 
-    def _count(self, reply: Reply, why: str | None) -> None:
+    def _count(self, reply: Reply, why: str, complaint: str) -> None:
         batch = self._batch
         batch.requests += 1
         if reply.ok:
             batch.completion_tokens += reply.record.completion_tokens or 0
             return
         batch.failures[reply.record.outcome.value] += 1
-        batch.first_failure = batch.first_failure or why or reply.record.outcome.value
+        if batch.first_failure is None:
+            batch.first_failure = ": ".join(filter(None, (why, complaint)))
+            batch.first_failure_plain = why
         if batch.requests == batch.failures.total() == FIRST:
-            raise StandError(
-                f"the first {FIRST} requests to {self._url} all failed, the first with: {batch.first_failure}"
-            )
+            raise LoadError(f"the first {FIRST} requests to {self._url} all failed", batch)
 
     # ---- one exchange
 
-    async def _ask(self, client: httpx.AsyncClient, prompt: Prompt) -> tuple[Reply, str | None]:
-        """The reply, and why it failed."""
+    async def _ask(self, client: httpx.AsyncClient, prompt: Prompt) -> tuple[Reply, str, str]:
+        """(the reply, why it failed, what the server says of that)."""
         body, head = self._request(prompt)
         tap = self._context.watch(head, time.monotonic())
         assert tap is not None
@@ -223,11 +245,12 @@ class _Loop:
         tap.end(outcome, status, len(body), received, time.monotonic())
         record = msgspec.structs.replace(self._records.pop(), scenario=prompt.scenario)
         found = said.read()
+        complaint = ""
         if record.outcome is Outcome.TRUNCATED and why is None:
             why = "the reply ended before its last event"
         elif record.outcome is not Outcome.OK and why is None:
-            why = ": ".join(filter(None, (f"status {status}", said.complaint()[:_QUOTED])))
-        return Reply(prompt, record, found.text, found.tool_calls, self._k), why
+            why, complaint = f"status {status}", said.complaint()[:_QUOTED]
+        return Reply(prompt, record, found.text, found.tool_calls, self._k), why or record.outcome.value, complaint
 
     def _request(self, prompt: Prompt) -> tuple[bytes, RequestHead]:
         body = {

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from specwatch_engine.lab.load import FIRST, Batch, Reply, replies
+from specwatch_engine.lab.load import FIRST, Batch, LoadError, Reply, check_plain, replies
 from specwatch_engine.lab.prompts import CHAT, COMPLETIONS, Prompt
 from specwatch_engine.lab.said import said_in
 from specwatch_engine.lab.stand import Engine, StandError
@@ -79,7 +79,7 @@ async def test_each_exchange_is_the_record_of_production() -> None:
     seen: list[tuple[bytes, dict[str, Any]]] = []
     batch, found = await sent(answering(served, seen), asked(5, max_tokens=9))
     assert (batch.requests, batch.completion_tokens, batch.failures, batch.drafted_plain) == (5, 50, {}, 0)
-    assert batch.throughput == 50 / batch.seconds
+    assert batch.seconds > 0
     assert sorted(reply.prompt.id for reply in found) == [f"p{n}" for n in range(5)]
     for reply in found:
         record = reply.record
@@ -131,6 +131,8 @@ async def test_a_plain_batch_that_is_drafted_for_is_none() -> None:
     batch, found = await sent(answering(disobedient), asked(3), plain=True, token="t")
     assert batch.drafted_plain == 3
     assert {reply.record.arm for reply in found} == {Arm.SPECULATIVE}
+    with pytest.raises(StandError, match=r"3 requests that opted out .* give --plain URL"):
+        check_plain(stand("http://h:1", token="t"), batch)
 
 
 async def test_a_plain_engine_is_asked_as_it_is() -> None:
@@ -143,6 +145,15 @@ async def test_a_plain_engine_is_asked_as_it_is() -> None:
     assert [(body["model"], body.get("vllm_xargs")) for _, body in seen] == [("m-plain", None)] * 2
     assert {(reply.record.arm, reply.record.upstream) for reply in found} == {(Arm.BASELINE, "autoregressive")}
     assert batch.requests == 2
+
+
+async def test_a_plain_engine_that_speculates_is_none() -> None:
+    async with running(answering(served)) as speculating, running(answering(served)) as plain:
+        engine = stand(speculating.url, plain_url=plain.url, plain_model="m")
+        batch = await replies(engine, asked(2), concurrency=2, plain=True, on_reply=lambda reply: None)
+        with pytest.raises(StandError, match=rf"--plain: the engine at {plain.url} speculates itself, 2 requests"):
+            check_plain(engine, batch)
+        check_plain(engine, await replies(engine, asked(2), concurrency=2, on_reply=lambda reply: None))
 
 
 def served_plain(body: dict[str, Any]) -> bytes:
@@ -228,8 +239,10 @@ async def test_where_all_first_requests_fail_the_engine_is_at_fault() -> None:
     found: list[Reply] = []
     refusal = json_reply({"error": {"message": "The model `m` does not exist."}}, b"404 Not Found")
     async with running(answering(lambda body: refusal, seen)) as upstream:
-        with pytest.raises(StandError, match=r"first 5 requests .* status 404: The model `m` does not exist"):
+        with pytest.raises(LoadError, match=r"first 5 requests .* status 404: The model `m` does not exist") as raised:
             await replies(stand(upstream.url), asked(50), concurrency=2, on_reply=found.append)
+    # For what is kept: a server may repeat the prompt that it complains of.
+    assert raised.value.plain.endswith("all failed, the first with: status 404")
     assert FIRST <= len(seen) <= FIRST + 2
 
 
@@ -237,6 +250,7 @@ async def test_a_batch_of_few_is_left_to_whoever_asked_for_it() -> None:
     refusal = json_reply({"detail": "Bad"}, b"400 Bad Request")
     batch, _ = await sent(answering(lambda body: refusal), asked(3))
     assert (batch.failures, batch.first_failure) == ({"upstream_error": 3}, "status 400: Bad")
+    assert batch.first_failure_plain == "status 400"
 
 
 async def test_nobody_there_is_a_failure_too() -> None:
