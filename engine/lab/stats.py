@@ -48,16 +48,13 @@ def mean(values: Sequence[float], confidence: float = 0.95) -> Estimate | None:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """y = `intercept` + `slope` x by least squares; the interval of the slope is None below three points."""
+    """y = `intercept` + `slope` x by least squares."""
 
     slope: float
     intercept: float
-    low: float | None
-    high: float | None
-    number: int
 
 
-def line(points: Sequence[tuple[float, float]], confidence: float = 0.95) -> Line | None:
+def line(points: Sequence[tuple[float, float]]) -> Line | None:
     """Through points (x, y); None where these have fewer than two x.
 
     Of (k, mean time of a verify step at k) the slope is the draft step's time.
@@ -69,9 +66,4 @@ def line(points: Sequence[tuple[float, float]], confidence: float = 0.95) -> Lin
     middle_y = math.fsum(y for _, y in points) / n
     spread = math.fsum((x - middle_x) ** 2 for x, _ in points)
     slope = math.fsum((x - middle_x) * (y - middle_y) for x, y in points) / spread
-    intercept = middle_y - slope * middle_x
-    if n < 3:
-        return Line(slope, intercept, None, None, n)
-    left = math.fsum((y - intercept - slope * x) ** 2 for x, y in points) / (n - 2)
-    half = float(student.ppf((1 + confidence) / 2, n - 2)) * math.sqrt(left / spread)
-    return Line(slope, intercept, slope - half, slope + half, n)
+    return Line(slope, middle_y - slope * middle_x)
