@@ -12,7 +12,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
@@ -136,6 +136,12 @@ def check_plain(engine: Engine, batch: Batch) -> None:
         f"{batch.drafted_plain} requests that opted out of speculation were drafted for all the same: there is no "
         "plain decoding to compare with; give --plain URL of an engine without speculation"
     )
+
+
+def one_token(prompt: Prompt) -> Prompt:
+    """The same with a reply of one token, which leaves it in the engine's prefix cache."""
+    name = "max_completion_tokens" if prompt.body.get("max_completion_tokens") is not None else "max_tokens"
+    return replace(prompt, body={**prompt.body, name: 1})
 
 
 def _cap(engine: Engine, plain: bool) -> int | None:
