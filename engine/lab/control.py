@@ -32,25 +32,10 @@ class Control:
     def __init__(self, url: str, token: str | None) -> None:
         self._url = url.rstrip("/")
         self._token = token
-        self._can_cap: bool | None = None
-
-    @property
-    def can_cap(self) -> bool:
-        """Whether the number of draft tokens can be changed while the engine serves; asks the engine once."""
-        if self._can_cap is None:
-            try:
-                self.state()
-            except ControlError as error:
-                if error.code == "unreachable":
-                    return False
-                self._can_cap = False
-        return bool(self._can_cap)
 
     def state(self) -> list[dict[str, Any]]:
         """Every engine core as the plugin tells it; never empty. Raises ControlError."""
-        engines = self._ask("GET", "/engine")
-        self._can_cap = all(each.get("method") for each in engines)
-        return engines
+        return self._ask("GET", "/engine")
 
     def cap(self, n: int | None, mode: str | None = None) -> None:
         """Have at most `n` tokens drafted a step from the next one on, None: as many as the engine is configured to.

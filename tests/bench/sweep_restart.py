@@ -25,7 +25,7 @@ from specwatch_engine.lab.sweep.analysis import MIXED, differences, ratio, times
 from specwatch_engine.lab.sweep.cells import PLAIN, Block, Cell, blocks_of
 from specwatch_engine.lab.sweep.recommend import choose, race
 from specwatch_engine.lab.sweep.serve import OPT_OUT, Server
-from specwatch_engine.lab.sweep.table import tuned
+from specwatch_engine.lab.sweep.table import tuned, with_every
 from specwatch_engine.launch.config import load
 
 
@@ -49,7 +49,7 @@ class Bench:
         cells: list[Cell] = []
         run = Run.create("sweep", {}, self.folder / "cap")
         try:
-            with engine(EngineOptions(config=self.configured(run, max(self.ks))), run, self.say) as there:
+            with engine(EngineOptions(config=self.configured(run, self.ks)), run, self.say) as there:
                 server = Server(there, run, self.say, OPT_OUT)
                 for c in self.concurrencies:
                     server.warm_up(self.deal.batch(0, c), c, max(self.ks))
@@ -67,13 +67,13 @@ class Bench:
         return cells, time.monotonic() - began
 
     def by_restart(self) -> tuple[list[Cell], float]:
-        """The same with an engine for each k; plain decoding is measured on the first one, by opting out, as by cap."""
+        """The same with an engine for each k; plain decoding is measured on the first one, at a cap of 0, as by cap."""
         began = time.monotonic()
         cells: list[Cell] = []
         for k in self.ks:
             run = Run.create("sweep", {}, self.folder / f"k{k}")
             try:
-                with engine(EngineOptions(config=self.configured(run, k)), run, self.say) as there:
+                with engine(EngineOptions(config=self.configured(run, [k])), run, self.say) as there:
                     server = Server(there, run, self.say, OPT_OUT)
                     arms = (PLAIN, k) if k == self.ks[0] else (k,)
                     for c in self.concurrencies:
@@ -86,8 +86,10 @@ class Bench:
             self.say(f"by restart: k={k}")
         return cells, time.monotonic() - began
 
-    def configured(self, run: Run, k: int) -> Path:
-        text = tuned(self.source, [[1, self.max_num_seqs, k]], f"k={k}, for the bench")
+    def configured(self, run: Run, ks: Sequence[int]) -> Path:
+        flat = [[1, self.max_num_seqs, max(ks)]]
+        table = with_every(ks, flat, max(self.concurrencies), self.max_num_seqs) or flat
+        text = tuned(self.source, table, f"k={max(ks)}, for the bench")
         return run.write("speculative_config.yaml", text)
 
 

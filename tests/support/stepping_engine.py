@@ -37,7 +37,7 @@ class SteppingEngine(SteeredEngine):
         self.on_request: Callable[[int], None] = lambda number: None
 
     def state(self, number: int = 0) -> dict[str, Any]:
-        more = {"method": self.method, "num_speculative_tokens": self.most, "device": "cpu"}
+        more = {"method": self.method, "num_speculative_tokens": self.most}
         return super().state(number) | more
 
     async def handler(self, upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -49,6 +49,7 @@ class SteppingEngine(SteeredEngine):
                 writer.write(answer)
                 await writer.drain()
                 continue
+            self.bodies.append(body)
             self.asked += 1
             self.on_request(self.asked)
             head = upstream.heads[-1].decode().lower()

@@ -138,6 +138,7 @@ class Deal:
     before all of its scenario were there. A third of each scenario is held out for the confirmation.
 
     `shares`: of the scenarios in the file, from which `prompts` were taken; `sizes`: prompts of a batch by concurrency.
+    Raises PlanError where there are so few that a batch is smaller than its concurrency.
     """
 
     def __init__(
@@ -159,6 +160,14 @@ class Deal:
                 self.shared.append(name)
             self._piles[False][name] = found[:cut]
             self._piles[True][name] = found[cut:] or found
+        for c in sizes:
+            if (size := self._size(c, held_out=False)) < c:
+                raise PlanError(
+                    f"--concurrencies: a batch has {size} prompts, which never keep {c} requests in flight (a third of "
+                    "all is held out for the confirmation): give more prompts, or name fewer in flight"
+                )
+            if self._size(c, held_out=True) < c:
+                self._share(c)
 
     def batch(self, number: int, concurrency: int, *, held_out: bool = False) -> list[Prompt]:
         """That of round `number` at `concurrency`; always the same."""
@@ -171,6 +180,18 @@ class Deal:
             found += [pile[(before + i) % len(pile)] for i in range(min(count, len(pile)))]
         _draw(self._seed, number, concurrency, held_out).shuffle(found)
         return found
+
+    def _size(self, concurrency: int, *, held_out: bool) -> int:
+        """Prompts of a batch."""
+        counts = self._counts[concurrency]
+        return sum(min(counts[name], len(pile)) for name, pile in self._piles[held_out].items())
+
+    def _share(self, concurrency: int) -> None:
+        """Let the confirmation have the sweep's prompts too, of scenarios whose held out ones do not fill a batch."""
+        for name, pile in self._piles[True].items():
+            if name not in self.shared and len(pile) < self._counts[concurrency][name]:
+                self._piles[True][name] = pile + self._piles[False][name]
+                self.shared.append(name)
 
 
 def _counts(share: Mapping[str, float], size: int) -> dict[str, int]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ...launch.speculation import WITHOUT_DRAFT
 from ..control import ControlError
-from ..load import Batch, Reply, replies
+from ..load import NO_FIGURES, Batch, LoadError, Reply, check_plain, one_token, replies
 from ..progress import Say
 from ..prompts import Prompt
 from ..run import Run
@@ -26,10 +25,14 @@ _OBEYED = 0.9
 class Server:
     """One engine, whose cap it changes. The stand gives it back. `soft` is the plugin's reason why drafts can only be
     dropped; empty where the proposer is told how many to make.
+
+    Plain decoding is of the engine without speculation, where there is one; else a cap of 0 is in force for the whole
+    cell, as k=0 of a table is. Opting out alone would leave the cap of the cell before, by which each step that admits
+    a request still drafts.
     """
 
     def __init__(self, engine: Engine, run: Run, say: Say, baseline: str) -> None:
-        if engine.token is None or not engine.control.can_cap:
+        if engine.token is None or not all(each.get("method") for each in engine.control.state()):
             raise StandError(
                 "the number of draft tokens of this engine cannot be changed while it serves: start it with `specwatch "
                 "engine` (which loads the plugin) and SPECWATCH_ENGINE_TOKEN set, here to the same value; or have the "
@@ -47,6 +50,11 @@ class Server:
             if "only soft" not in str(error):
                 raise
             self._mode, self.soft = "soft", str(error).partition("because ")[2] or str(error)
+            if engine.plain_url is None:
+                raise StandError(
+                    f"there is no plain decoding to compare with: {self.soft}, whatever the cap: give --plain URL of "
+                    "an engine of the same target without speculation"
+                ) from None
         self._drafts_all = state.get("method") not in WITHOUT_DRAFT and not self.soft
         if self._cold:
             self._try_cold()
@@ -65,10 +73,7 @@ class Server:
         steps = sum(each.steps or 0 for each in found if each)
         drafted = sum(each.drafted or 0 for each in found if each)
         if not steps:
-            raise StandError(
-                "the replies tell nothing of speculation: start vLLM with --per-request-spec-decode-metrics detailed "
-                "(`specwatch engine` does), without data parallelism or n > 1"
-            )
+            raise StandError(NO_FIGURES)
         if self._drafts_all and drafted / steps < _OBEYED * most:
             raise StandError(
                 f"the engine was told to draft {most} tokens a step and drafted {drafted / steps:.1f} at {concurrency} "
@@ -80,11 +85,13 @@ class Server:
     def block(self, stage: str, turn: Turn, prompts: Sequence[Prompt]) -> list[Cell]:
         """Serve and write down all cells of a block.
 
-        First its prompts are sent once for a single token each: then every cell finds them in the prefix cache, not
-        all but the first one.
+        First its prompts are sent once for a single token each, to the engine without speculation too: then every cell
+        finds them in the prefix cache, not all but the first one.
         """
         if not self._cold:
-            self._batch([_one_token(prompt) for prompt in prompts], turn.concurrency, turn.order[0])
+            apart = self._engine.plain_url is not None
+            for k in (PLAIN, max(turn.order)) if apart else turn.order[:1]:
+                self._batch([one_token(prompt) for prompt in prompts], turn.concurrency, k)
         began, cells = time.time(), []
         for place, k in enumerate(turn.order):
             batch, got = self._batch(prompts, turn.concurrency, k)
@@ -107,21 +114,17 @@ class Server:
         return cells
 
     def _batch(self, prompts: Sequence[Prompt], concurrency: int, k: int) -> tuple[Batch, list[Reply]]:
-        opts_out = k == PLAIN and not self._cold
-        if not opts_out:
-            self._control.cap(k, COLD if k == PLAIN else self._mode)
+        plain = k == PLAIN
+        apart = plain and self._engine.plain_url is not None
+        if not apart:
+            self._control.cap(k, COLD if plain and self._cold else self._mode)
         got: list[Reply] = []
-        batch = asyncio.run(
-            replies(self._engine, prompts, concurrency=concurrency, plain=opts_out, on_reply=got.append)
-        )
+        # A plain request opts out under a cap of 0 too, so that its record is of the arm without speculation.
+        batch = asyncio.run(replies(self._engine, prompts, concurrency=concurrency, plain=plain, on_reply=got.append))
         if batch.failures.total() == batch.requests:
-            raise StandError(f"all {batch.requests} requests of a batch failed, the first with: {batch.first_failure}")
-        if batch.drafted_plain:
-            raise StandError(
-                f"{batch.drafted_plain} requests that opted out of speculation were drafted for all the same: there is "
-                "no plain decoding to compare with; give --plain URL of an engine without speculation"
-            )
-        if not opts_out and (now := self._control.in_force()) != k:
+            raise LoadError(f"all {batch.requests} requests of a batch failed", batch)
+        check_plain(self._engine, batch)
+        if not apart and (now := self._control.in_force()) != k:
             raise StandError(
                 f"the engine's cap was set to {k} and is {now} now: something else steers it, as a sidecar's fallback "
                 "does; stop that for the time of the sweep (`specwatch fallback speculative`), then go on"
@@ -133,8 +136,3 @@ class Server:
             self._control.cap(PLAIN, COLD)
         except ControlError as error:
             raise StandError(f"--baseline cold: {error}: give --baseline opt-out") from error
-
-
-def _one_token(prompt: Prompt) -> Prompt:
-    name = "max_completion_tokens" if prompt.body.get("max_completion_tokens") is not None else "max_tokens"
-    return replace(prompt, body={**prompt.body, name: 1})

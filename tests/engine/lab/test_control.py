@@ -11,7 +11,6 @@ async def test_the_cap_is_set_and_given_back() -> None:
     engine = SteeredEngine()
     async with running(engine.handler) as upstream:
         control = Control(upstream.url + "/", TOKEN)
-        assert await asyncio.to_thread(lambda: control.can_cap)
         assert await asyncio.to_thread(control.in_force) == 4
         await asyncio.to_thread(control.cap, 2)
         assert (engine.cap, engine.mode) == (2, "hard")
@@ -60,7 +59,6 @@ async def test_what_stands_in_the_way_is_said(
         with pytest.raises(ControlError, match=words) as raised:
             await asyncio.to_thread(control.state)
         assert raised.value.code == code
-        assert not await asyncio.to_thread(lambda: control.can_cap)
 
 
 async def test_a_refused_cap_is_in_the_plugins_words() -> None:

@@ -161,18 +161,40 @@ def test_a_scenario_with_few_prompts_lends_its_own() -> None:
     assert {"few-0", "few-1"} <= {prompt.id for prompt in deal.batch(0, 1, held_out=True)}
 
 
+def test_a_confirmation_that_would_have_too_few_in_flight_has_the_sweep_s_prompts_too() -> None:
+    deal = Deal(prompts({"a": 20}), {"a": 1.0}, {1: 12, 8: 24}, 0)
+    assert deal.shared == ["a"]
+    assert len(deal.batch(0, 8)) == 14
+    assert len(deal.batch(0, 8, held_out=True)) == 20
+    # At one in flight its own are enough, and so they are with fewer in flight at most.
+    assert Deal(prompts({"a": 20}), {"a": 1.0}, {1: 12, 6: 18}, 0).shared == []
+
+
+def test_too_few_prompts_for_what_is_to_be_in_flight_are_refused() -> None:
+    with pytest.raises(
+        PlanError, match=r"--concurrencies: a batch has 14 prompts, which never keep 16 .* more prompts"
+    ):
+        Deal(prompts({"a": 20}), {"a": 1.0}, {1: 12, 16: 48}, 0)
+
+
 @given(
     st.dictionaries(st.sampled_from("abcdefgh"), st.integers(1, 40), min_size=1),
     st.integers(1, 8),
     st.integers(0, 5),
 )
-def test_any_batch_has_every_scenario_and_no_prompt_twice(traffic: dict[str, int], concurrency: int, seed: int) -> None:
+def test_any_batch_has_every_scenario_no_prompt_twice_and_enough_to_be_in_flight(
+    traffic: dict[str, int], concurrency: int, seed: int
+) -> None:
     asked = prompts(traffic)
     shares = {name: number / len(asked) for name, number in traffic.items()}
     size = batch_size(concurrency, len(traffic), None)
+    if sum(number - number // 3 for number in traffic.values()) < concurrency:
+        with pytest.raises(PlanError):
+            Deal(asked, shares, {concurrency: size}, seed)
+        return
     for number in range(3):
         for held_out in (False, True):
             found = Deal(asked, shares, {concurrency: size}, seed).batch(number, concurrency, held_out=held_out)
             assert {prompt.scenario for prompt in found} == set(traffic)
-            assert len({prompt.id for prompt in found}) == len(found)
+            assert len({prompt.id for prompt in found}) == len(found) >= concurrency
             assert found == Deal(asked, shares, {concurrency: size}, seed).batch(number, concurrency, held_out=held_out)
