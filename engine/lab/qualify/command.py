@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -19,6 +20,8 @@ from sidecar.probes.tokenizer_check.files import read_model
 from sidecar.probes.tokenizer_check.report import Report
 from sidecar.probes.vocabulary import NoVocabulary
 
+from ...launch.config import ConfigError, load
+from ...launch.speculation import FIXED_LENGTH, WITHOUT_DRAFT, family
 from .. import prompts as prompts_of
 from .. import report
 from ..options import positive, positives
@@ -27,6 +30,8 @@ from ..prompts import Prompt
 from ..run import Run, RunError, State
 from ..stand import Engine, EngineOptions, StandError, same_engine
 from ..stand import engine as engine_of
+from ..started import configuration
+from ..sweep import table
 from . import certificate
 from .certificate import CertificateError
 from .findings import Evidence, Judgement, judged
@@ -74,10 +79,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=_BACKENDS[0],
         help="what compares replies that differ (default: %(default)s)",
     )
+    elsewhere = parser.add_argument_group("of an engine whose folders are not here")
+    elsewhere.add_argument("--target-tokenizer", metavar="FOLDER", help="a folder of the target here, or its name")
+    elsewhere.add_argument("--draft-tokenizer", metavar="FOLDER", help="the same of the draft")
     limits = parser.add_argument_group("limits, which the certificate records")
-    limits.add_argument("--p", type=_share, default=0.65, help="least acceptance rate (default: %(default)s)")
+    limits.add_argument("--p", type=_share, default=Limits().p, help="least acceptance rate (default: %(default)s)")
     limits.add_argument(
-        "--draft-step", type=_share, default=0.333, help="draft step / target step below this (default: %(default)s)"
+        "--draft-step",
+        type=_share,
+        default=Limits().draft_step,
+        help="draft step / target step below this (default: a third)",
     )
     signed = parser.add_argument_group("the certificate")
     signed.add_argument("--sign-off", metavar="NAME", help="who answers for it; also with --resume of a run that ended")
@@ -109,22 +120,29 @@ def _measure(args: argparse.Namespace, run: Run, say: Say) -> None:
     if args.greedy:
         chosen = prompts_of.greedy(chosen)
     say(f"{len(chosen)} of {len(there)} prompts, of {len(shares)} scenarios")
-    with engine_of(EngineOptions.of(args), run, say) as engine:
+    options, every_k = _options(args, run, say)
+    with engine_of(options, run, say) as engine:
         if engine.k == 0:
             raise StandError(f"--engine: the engine at {engine.url} does not speculate: there is no draft to qualify")
         for row in run.rows(_FACTS)[:1]:
             same_engine(engine, row["fingerprint"])
         run.save(fingerprint=engine.fingerprint)
-        asyncio.run(_phases(args, run, say, engine, chosen, shares))
+        asyncio.run(_phases(args, run, say, engine, every_k, chosen, shares))
 
 
 async def _phases(
-    args: argparse.Namespace, run: Run, say: Say, engine: Engine, chosen: list[Prompt], shares: dict[str, float]
+    args: argparse.Namespace,
+    run: Run,
+    say: Say,
+    engine: Engine,
+    every_k: bool,
+    chosen: list[Prompt],
+    shares: dict[str, float],
 ) -> None:
     if engine.token is not None:
         # The certificate is for the engine as it is configured.
         engine.control.cap(None)
-    plan = step_plan(engine)
+    plan = step_plan(engine, every_k=every_k)
     if not run.rows(_FACTS):
         run.append(_FACTS, facts(engine, chosen, shares, plan))
     if not run.rows(_TOKENIZERS):
@@ -132,16 +150,16 @@ async def _phases(
     measure = Measure(engine, run, chosen, say)
     await measure.acceptance(args.concurrency)
     undisturbed(run, engine)
-    if plan.plain is not None:
-        await measure.steps(plan, args.step_prompts, args.draft_step)
-    if engine.plain_url is None and engine.token is None:
+    if plan.plain is None:
         return
+    await measure.steps(plan, args.step_prompts, args.draft_step)
     similarity = Similarity(args.similarity)
     try:
         # Scenarios are told apart where p is measured, or at the first where that is not among them.
         at = args.concurrency if args.concurrency in args.concurrencies else args.concurrencies[0]
         for concurrency in args.concurrencies:
-            await measure.pairs(concurrency, choose(chosen, args.pairs if concurrency == at else None), similarity)
+            paired = choose(chosen, args.pairs if concurrency == at else None, concurrency)
+            await measure.pairs(concurrency, paired, similarity)
             undisturbed(run, engine)
     finally:
         similarity.close()
@@ -159,15 +177,28 @@ def undisturbed(run: Run, engine: Engine) -> None:
 
 
 def tokenizers(args: argparse.Namespace, engine: Engine) -> dict[str, Any]:
-    """A row: the report on the files of both models, as `specwatch tokenizers` tells it, or why there is none."""
-    names = args.target or engine.target, args.draft or engine.draft
-    for whose, name in zip(("target", "draft"), names, strict=True):
+    """A row: the report on the files of both models, as `specwatch tokenizers` tells it, or why there is none; neither
+    where drafts come of no model.
+    """
+    method = engine.fingerprint.get("method")
+    target = args.target_tokenizer or args.target or engine.target
+    draft = args.draft_tokenizer or args.draft or engine.draft
+    if not draft and family(method) in WITHOUT_DRAFT:
+        return {"report": None, "reason": None}
+    for whose, name in (("target", target), ("draft", draft)):
         if not name:
-            return {"report": None, "reason": f"the engine does not tell its {whose}: set SPECWATCH_ENGINE_TOKEN"}
+            remedy = "" if engine.token is not None else "set SPECWATCH_ENGINE_TOKEN, or "
+            words = f"the engine does not tell its {whose}: {remedy}give --{whose}-tokenizer"
+            return {"report": None, "reason": words}
+    # A head that was trained for the target drafts in its ids.
+    head = method not in (None, "draft_model")
     try:
-        return {"report": msgspec.to_builtins(compare(read_model(str(names[0])), read_model(str(names[1]))))}
+        found = compare(read_model(str(target)), read_model(str(draft), head=head), False if head else None)
     except NoVocabulary as error:
-        return {"report": None, "reason": str(error)}
+        # Its remedies are settings of the sidecar.
+        words = str(error).split("; name it")[0]
+        return {"report": None, "reason": f"{words}: give --target-tokenizer, --draft-tokenizer, or both"}
+    return {"report": msgspec.to_builtins(found)}
 
 
 # ---- judging
@@ -192,7 +223,7 @@ def evidence(run: Run, limits: Limits) -> Evidence:
         trials_of(run),
         [msgspec.convert(row, Pair) for row in run.rows(PAIRS)],
         list(outputs.values()),
-        str(row["reason"]) if checked is None else msgspec.convert(checked, Report),
+        row["reason"] if checked is None else msgspec.convert(checked, Report),
         None if run.rows(PAIRS) else known[0].get("no_steps") or "no pairs were measured",
     )
 
@@ -280,6 +311,35 @@ def _rounded(value: float | None) -> float | None:
 
 
 # ---- options
+
+
+def _options(args: argparse.Namespace, run: Run, say: Say) -> tuple[EngineOptions, bool]:
+    """The engine to be qualified, and whether its table has every k whose steps are timed.
+
+    One that the lab starts gets such a table: vLLM runs other ks without the CUDA graphs that it has for its own.
+    """
+    options = EngineOptions.of(args)
+    if options.engine is not None:
+        return options, False
+    source = configuration(options, run)
+    try:
+        config = load(source)
+    except ConfigError:
+        return options, False  # the launcher says what is wrong
+    most = config.num_speculative_tokens
+    if config.speculative is None or config.method in FIXED_LENGTH or most is None:
+        return options, False
+    own = config.speculative.get(table.KEY) or [[1, config.max_num_seqs, most]]
+    rows = table.with_every((1, most), own, max(args.concurrency, *args.concurrencies), config.max_num_seqs)
+    if rows is None:
+        say(f"max_num_seqs {config.max_num_seqs} leaves no room for a table of every k: on a GPU, set it higher")
+        return options, False
+    try:
+        text = table.tuned(source, rows, "as it is qualified: each k that is timed is in it")
+    except table.TableError as error:
+        say(str(error))
+        return options, False
+    return replace(options, config=run.write("speculative_config.qualified.yaml", text), target=None, draft=None), True
 
 
 def _share(text: str) -> float:

@@ -44,8 +44,8 @@ class Evidence:
     trials: Sequence[Trial]
     pairs: Sequence[Pair]
     outputs: Sequence[Outputs]
-    #: Of the tokenizers, or why there is none.
-    tokenizers: Report | str
+    #: Of the tokenizers, or why there is none; None where nothing has tokens of its own but the target.
+    tokenizers: Report | str | None
     #: Why there are no pairs.
     no_pairs: str | None = None
 
@@ -88,6 +88,15 @@ class Evidence:
         together = self._latency(rest, None)
         return found if together is None else found | dict.fromkeys((pair.scenario for pair in rest), together)
 
+    @cached_property
+    def broken(self) -> dict[str, list[str]]:
+        """What is wrong with the replies of each scenario, in sentences: a mean over all hides one that is bad."""
+        found = {}
+        for name in self.sums:
+            own = found_of([each for each in self.outputs if each.scenario == name])
+            found[name] = [gate.words for gate in output_gates(own) if gate.passed is False]
+        return found
+
     def _latency(self, pairs: Sequence[Pair], scenario: str | None) -> Ratio | None:
         for at, number in Tally(pair.concurrency for pair in pairs).most_common(1):
             told = ratio(pairs, at, self.facts["baseline"], scenario)
@@ -114,17 +123,18 @@ def judged(evidence: Evidence) -> Judgement:
     shares = facts["shares"]
     scenarios = worst_first(
         [
-            judge(name, shares.get(name, 0.0), sums, limits.p, evidence.latencies.get(name))
+            judge(name, shares.get(name, 0.0), sums, limits.p, evidence.latencies.get(name), evidence.broken[name])
             for name, sums in evidence.sums.items()
         ]
     )
     total = overall(evidence.sums, shares)
     steps = _steps(evidence)
     needed = [
-        draft_step_gate(steps, limits.draft_step),
+        draft_step_gate(steps, limits.draft_step, unlike=bool(facts.get("unlike"))),
         p_gate(total, limits.p),
-        tokenizer_gate(evidence.tokenizers),
     ]
+    if evidence.tokenizers is not None:
+        needed.append(tokenizer_gate(evidence.tokenizers))
     needed += _answered(evidence)
     found = found_of(evidence.outputs)
     beside = output_gates(found)
@@ -205,4 +215,10 @@ def _of_latency(evidence: Evidence) -> list[str]:
             f"There is no latency ratio at concurrency {each.concurrency}: {each.reason}." for each in evidence.ratios
         ]
     figures = "; ".join(f"{each.ratio:.2f} at {each.concurrency}" for each in told)
-    return [f"p95 latency with speculation / without ({told[0].baseline}), by concurrency: {figures}."]
+    said = [f"p95 latency with speculation / without ({told[0].baseline}), by concurrency: {figures}."]
+    if evidence.facts.get("unlike"):
+        said.append(
+            "Plain decoding may be faster than it was here, as a GPU may lack CUDA graphs for it: have the lab start "
+            "the engine, by -c FILE, or give --plain."
+        )
+    return said

@@ -181,8 +181,8 @@ def _jackknife(trials: Sequence[Trial], statistic: Callable[[Sequence[Trial]], f
 # ---- gates
 
 
-def draft_step_gate(times: StepTimes | str, limit: float) -> Gate:
-    """A word in place of times: why there are none."""
+def draft_step_gate(times: StepTimes | str, limit: float, *, unlike: bool = False) -> Gate:
+    """A word in place of times: why there are none. `unlike`: see `StepPlan`; what is dear all the same, is."""
     if isinstance(times, str):
         return Gate("draft step", None, None, limit, _sentence(times))
     c, k = times.c, times.k
@@ -195,6 +195,15 @@ def draft_step_gate(times: StepTimes | str, limit: float) -> Gate:
         words = f"Steps of {times.trials} of {ENOUGH_TRIALS} prompts were measured, which are too few to tell."
         return Gate("draft step", None, c.value, limit, words)
     told = f"{c.value:.3f} of a target step (95 % interval {c.low:.3f} to {c.high:.3f})"
+    if c.value <= 0:
+        words = f"A draft step seems to take {told}, which cannot be: measure again, with nothing else on the machine."
+        return Gate("draft step", None, c.value, limit, words)
+    if unlike and c.low < limit:
+        words = (
+            f"A draft step seems to take {told}, but a GPU may have run steps of {k} draft tokens with CUDA graphs and "
+            "others without: have the lab start the engine, by -c FILE, or give --plain."
+        )
+        return Gate("draft step", None, c.value, limit, words)
     if times.bounded:
         passed = True if c.high < limit else None
         words = (
@@ -203,7 +212,7 @@ def draft_step_gate(times: StepTimes | str, limit: float) -> Gate:
         )
         if passed is None:
             words += " What it takes itself may be below the limit"
-            words += "." if k == 1 else ": the engine plugin would tell."
+            words += "." if k == 1 else ": one that the lab starts, by -c FILE, would tell."
         return Gate("draft step", passed, c.value, limit, words)
     passed = True if c.high < limit else False if c.low >= limit else None
     draft, plain = times.draft, times.plain

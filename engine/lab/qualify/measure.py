@@ -4,7 +4,9 @@ A phase goes on from the rows there are, so that an interrupted run loses the re
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +18,7 @@ from sidecar.probes.embedder import Embedder, NoModel
 from sidecar.record import Arm, Record
 
 from ..control import ControlError
-from ..load import Reply, replies
+from ..load import NO_FIGURES, Reply, check_plain, one_token, replies
 from ..progress import Bar, Say
 from ..prompts import Prompt
 from ..run import Run
@@ -34,7 +36,7 @@ _FIRST_TRIALS, _NARROW = 16, 0.1
 SPARE = 1.1
 _OF_ALL = 64
 _BATCH = 8
-#: Requests in a row that failed, after which the engine is taken for gone.
+#: Requests in a row that failed, after which the engine is taken for gone; and prompts in a row that told nothing.
 _MOST_FAILURES = 20
 
 
@@ -67,6 +69,8 @@ class StepPlan:
     plain: PlainKind | None
     #: Why something of it is missing.
     reason: str | None = None
+    #: Whether a GPU may lack CUDA graphs for steps of one number of draft tokens that it has for another.
+    unlike: bool = False
 
 
 @dataclass
@@ -81,17 +85,25 @@ class Measure:
     # ---- 1: acceptance
 
     async def acceptance(self, concurrency: int) -> None:
-        """Ask each prompt once, with speculation."""
-        done = {row["prompt"] for row in self.run.rows(ASKED) if row["outcome"] == "ok"}
+        """Ask each prompt once, with speculation. Raises StandError where the first replies tell nothing of it."""
+        rows = [row for row in self.run.rows(ASKED) if row["outcome"] == "ok"]
+        done = {row["prompt"] for row in rows}
         waiting = [prompt for prompt in self.prompts if prompt.id not in done]
-        sums = Counted()
+        sums, silent = Counted(), 0
+        told = any(row["counts"] is not None for row in rows)
 
         def took(reply: Reply, bar: Bar) -> None:
+            nonlocal silent, told
             self._watch(reply)
             row = asked(reply)
             self.run.append(ASKED, msgspec.to_builtins(row))
             if (counts := row.counted()) is not None:
                 sums.put(counts)
+                told = True
+            elif reply.ok and not told:
+                silent += 1
+                if silent >= _MOST_FAILURES:
+                    raise StandError(NO_FIGURES)
             p = sums.figures(None).p
             bar.advance(words=None if p is None else f"p {p:.3f}")
 
@@ -103,16 +115,23 @@ class Measure:
     # ---- 2: step times
 
     async def steps(self, plan: StepPlan, most: int, limit: float) -> None:
-        """Ask prompts one at a time with each number of draft tokens, interleaved so that drift cancels."""
+        """Ask prompts one at a time with each number of draft tokens, interleaved so that drift cancels.
+
+        Ends early where the step times are known well enough, or prompt after prompt tells nothing of them.
+        """
         trials = trials_of(self.run)
         done = {trial.prompt for trial in trials}
         waiting = [prompt for prompt in self.prompts if prompt.id not in done]
         with self.say.bar("step times", most) as bar:
             bar.advance(len(trials))
+            in_vain = 0
             try:
                 while len(trials) < most and waiting and not self._narrow(trials, plan, limit):
                     prompt = waiting.pop(0)
                     trial = await self._trial(prompt, plan, len(trials))
+                    in_vain = in_vain + 1 if trial is None else 0
+                    if in_vain >= _MOST_FAILURES:
+                        break
                     if trial is not None:
                         trials.append(trial)
                         self.run.append(TRIALS, msgspec.to_builtins(trial, str_keys=True))
@@ -156,21 +175,27 @@ class Measure:
     # ---- 3 and 4: pairs
 
     async def pairs(self, concurrency: int, chosen: Sequence[Prompt], similarity: "Similarity") -> None:
-        """Ask `chosen` with speculation and without, in rounds of one order and the other; then compare the replies."""
-        rows = [row for row in self.run.rows(PAIRS) if row["concurrency"] == concurrency]
-        done = {row["prompt"] for row in rows}
+        """Ask `chosen` with speculation and without, in parts of one order and the other; then compare the replies.
+
+        First the prompts of a part are sent once for a single token each, so that each side finds them in the prefix
+        cache.
+        """
+        done = {row["prompt"] for row in self.run.rows(PAIRS) if row["concurrency"] == concurrency}
         waiting = [prompt for prompt in chosen if prompt.id not in done]
-        size = max(16, 4 * concurrency)
         if not waiting:
             return
         with self.say.bar(f"latency at concurrency {concurrency}", len(chosen)) as bar:
             bar.advance(len(chosen) - len(waiting))
-            for at in range(0, len(waiting), size):
-                part = waiting[at : at + size]
-                plain_first = (len(rows) + at) // size % 2 == 1
+            for number, whole in enumerate(parts(chosen, concurrency)):
+                part = [prompt for prompt in whole if prompt.id not in done]
+                if not part:
+                    continue
+                plain_first = number % 2 == 1
                 found: dict[bool, dict[str, Reply]] = {False: {}, True: {}}
+                await self._warm(part, concurrency)
                 for plain in (plain_first, not plain_first):
-                    await self._ask(part, concurrency, _into(found[plain], self._watch), plain=plain)
+                    with self._arm(plain):
+                        await self._ask(part, concurrency, _into(found[plain], self._watch), plain=plain)
                 outputs = [
                     compared(prompt.id, prompt.scenario, prompt.body, answer(ours), answer(theirs))
                     for prompt in part
@@ -199,12 +224,40 @@ class Measure:
         theirs = theirs if theirs is not None and theirs.record.arm is Arm.BASELINE else None
         return Pair(prompt.id, prompt.scenario, concurrency, self.engine.baseline, timed(ours), timed(theirs))
 
+    async def _warm(self, part: Sequence[Prompt], concurrency: int) -> None:
+        short = [one_token(prompt) for prompt in part]
+        for plain in (False, True) if self.engine.plain_url is not None else (False,):
+            await self._ask(short, concurrency, self._watch, plain=plain)
+
+    @contextmanager
+    def _arm(self, plain: bool) -> Iterator[None]:
+        """Plain decoding of the one engine there is, under a cap of 0, as k = 0 of its table would be: where requests
+        only opt out, each step that admits one drafts for it all the same. Raises StandError where something else
+        lifts the cap.
+        """
+        if not plain or self.engine.plain_url is not None:
+            yield
+            return
+        control = self.engine.control
+        control.cap(0, "hard")
+        try:
+            yield
+            if (now := control.in_force()) != 0:
+                raise StandError(
+                    f"the engine's cap was set to 0 and is {now} now: something else steers it, as a sidecar's "
+                    "fallback does; stop that meanwhile (`specwatch fallback speculative`), then go on"
+                )
+        finally:
+            control.cap(None)
+
     # ---- what all phases do
 
     async def _ask(
         self, prompts: Sequence[Prompt], concurrency: int, on_reply: Callable[[Reply], None], *, plain: bool = False
     ) -> None:
-        await replies(self.engine, prompts, concurrency=concurrency, plain=plain, on_reply=on_reply)
+        batch = await replies(self.engine, prompts, concurrency=concurrency, plain=plain, on_reply=on_reply)
+        if self.engine.plain_url is not None:
+            check_plain(self.engine, batch)
 
     def _watch(self, reply: Reply) -> None:
         """Raises StandError where the engine seems to be gone: its prompts are to be asked again by a later run."""
@@ -259,8 +312,11 @@ class Similarity:
             self._embedder.close()
 
 
-def step_plan(engine: Engine) -> StepPlan:
-    """What the engine allows. Sends no order."""
+def step_plan(engine: Engine, *, every_k: bool = False) -> StepPlan:
+    """What the engine allows; `every_k`: its table has each k that is measured, for which vLLM then has CUDA graphs.
+
+    Leaves the cap as the engine is configured.
+    """
     apart = PlainKind.TRUE_AR if engine.plain_url is not None else None
     if engine.token is None or not engine.k:
         why = (
@@ -272,8 +328,16 @@ def step_plan(engine: Engine) -> StepPlan:
         # Whatever the cap, all is drafted: neither the steps of two caps nor a cap of 0 tell what drafting takes.
         why = None if apart else "this engine drafts whatever the cap, so that it has no plain step: give --plain"
         return StepPlan((engine.k,), None, apart, why)
-    caps = (1, engine.k) if engine.k > 1 else (1,)
-    return StepPlan(caps, "hard", apart or _plain_of(engine))
+    unlike = on_gpu(engine) and not every_k
+    # Steps of one k, and those of an engine apart, have graphs each: a bound that holds.
+    caps = (1, engine.k) if engine.k > 1 and not (unlike and apart) else (engine.k,)
+    return StepPlan(caps, "hard", apart or _plain_of(engine), unlike=unlike and apart is None)
+
+
+def on_gpu(engine: Engine) -> bool:
+    """As far as the plugin tells."""
+    device = engine.fingerprint.get("device")
+    return device is not None and not str(device).startswith("cpu")
 
 
 def _plain_of(engine: Engine) -> PlainKind:
@@ -348,10 +412,10 @@ def answer(reply: Reply) -> Answer:
     return Answer(reply.text, reply.tool_calls)
 
 
-def choose(prompts: Sequence[Prompt], per_scenario: int | None) -> list[Prompt]:
+def choose(prompts: Sequence[Prompt], per_scenario: int | None, concurrency: int) -> list[Prompt]:
     """Prompts to be paired: so many of each scenario, or of all together as the sample has them."""
     if per_scenario is None:
-        return list(prompts[:_OF_ALL])
+        return list(prompts[: max(_OF_ALL, 4 * concurrency)])
     most = round(per_scenario * SPARE)
     taken: dict[str, int] = {}
     chosen = []
@@ -360,6 +424,12 @@ def choose(prompts: Sequence[Prompt], per_scenario: int | None) -> list[Prompt]:
         if taken[prompt.scenario] <= most:
             chosen.append(prompt)
     return chosen
+
+
+def parts(chosen: Sequence[Prompt], concurrency: int) -> list[Sequence[Prompt]]:
+    """An even number of nearly equal ones, so that each side comes first as often as second."""
+    number = 2 * math.ceil(len(chosen) / (2 * max(16, 4 * concurrency)))
+    return [chosen[len(chosen) * i // number : len(chosen) * (i + 1) // number] for i in range(number)]
 
 
 def _into(found: dict[str, Reply], watch: Callable[[Reply], None]) -> Callable[[Reply], None]:
@@ -382,6 +452,7 @@ def facts(engine: Engine, prompts: Sequence[Prompt], shares: dict[str, float], p
         "baseline": engine.baseline,
         "plain_kind": plan.plain,
         "no_steps": plan.reason,
+        "unlike": plan.unlike,
         "shares": shares,
         "sampled": len(prompts),
     }

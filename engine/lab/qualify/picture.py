@@ -33,7 +33,7 @@ DEFINITIONS = {
     "similarity": "Cosine of the embeddings of two replies, 1 where they are the same to the letter.",
     "certified, rejected, uncertain": "Certified: the interval of the scenario's p does not lie below the limit, not "
     "even in part, and it is not known to be slower than plain decoding. Rejected: the interval lies below, or it is "
-    "slower. Uncertain: neither can be told.",
+    "slower, or its replies are not as good. Uncertain: neither can be told.",
 }
 
 

@@ -62,8 +62,15 @@ class Overall:
     mean_acceptance_length: float | None = None
 
 
-def judge(name: str, share: float, sums: Counted, limit: float, latency: Ratio | None = None) -> Scenario:
-    """`sums` of the scenario's requests; `limit` of p."""
+def judge(
+    name: str,
+    share: float,
+    sums: Counted,
+    limit: float,
+    latency: Ratio | None = None,
+    broken: Sequence[str] = (),
+) -> Scenario:
+    """`sums` of the scenario's requests; `limit` of p; `broken`: what is wrong with its replies, sentences."""
     figures = sums.figures(None)
     standing, why, more = _by_p(figures, limit)
     if standing is Standing.CERTIFIED and latency is not None and latency.low is not None and latency.low > 1:
@@ -73,6 +80,9 @@ def judge(name: str, share: float, sums: Counted, limit: float, latency: Ratio |
             f" But {it} is slower than plain decoding: p95 latency is {latency.ratio:.2f} times as long "
             f"({latency.low:.2f} to {latency.high:.2f}) at concurrency {latency.concurrency}."
         )
+    if broken:
+        standing, more = Standing.REJECTED, None
+        why += f" Its replies are not as good as the plain ones: {' '.join(broken)}"
     return Scenario(name, share, figures, standing, why, more, latency)
 
 

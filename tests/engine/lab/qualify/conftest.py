@@ -26,7 +26,11 @@ class Drafting(SteeredEngine):
         self.refuses_plain = False
         #: What it says with speculation, where that is another text.
         self.says: dict[str, str] = {}
+        #: Whether replies tell how many tokens were drafted.
+        self.tells = True
         self.asked: list[tuple[str, bool]] = []
+        #: Of each request: max_tokens, and (cap, mode) then.
+        self.limits: list[tuple[int | None, tuple[int | None, str]]] = []
 
     async def handler(self, upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
@@ -41,6 +45,7 @@ class Drafting(SteeredEngine):
             out = (asked.get("vllm_xargs") or {}).get("speculative") is False
             plain = out or self.cap == 0
             self.asked.append((text, plain))
+            self.limits.append((asked.get("max_tokens"), (self.cap, self.mode)))
             if text in self.fails or (out and self.refuses_plain):
                 writer.write(b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\n\r\n")
                 await writer.drain()
@@ -54,7 +59,7 @@ class Drafting(SteeredEngine):
                 chat_chunk({"role": "assistant", "content": ""}),
                 chat_chunk({"content": said[:1]}),
                 chat_chunk({"content": said[1:]}, "stop"),
-                usage(1 + sum(steps), accepts, k),
+                usage(1 + sum(steps), accepts, k if self.tells else 0),
                 DONE,
             ).split(b"data: ")
             writer.write(first + b"data: ".join([b"", *rest[:2], b""]))

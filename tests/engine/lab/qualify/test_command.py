@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 import pytest
+import yaml
+from specwatch_engine.demo.weights import CHECKPOINTS
 from specwatch_engine.lab.__main__ import parser_of
 from specwatch_engine.lab.progress import Say
 from specwatch_engine.lab.qualify import certificate, command
@@ -14,6 +16,8 @@ from specwatch_engine.lab.qualify.outputs import Outputs
 from specwatch_engine.lab.run import Run, RunError, State
 from specwatch_engine.lab.stand import Engine, StandError
 from specwatch_engine.lab.summary import Summary, read
+from specwatch_engine.lab.sweep.table import KEY
+from specwatch_engine.launch.config import load
 from support.steered_engine import TOKEN
 from support.upstream import running
 
@@ -68,7 +72,7 @@ async def test_the_weak_scenario_is_found_though_the_global_p_passes(
         "billing": False,
         "faults": False,
     }
-    assert document["limits"] == {"p": 0.6, "draft_step": 0.333}
+    assert document["limits"] == {"p": 0.6, "draft_step": Limits().draft_step}
     assert {"report.html", "report.md", "run.json"} <= {path.name for path in out.iterdir()}
     # Texts stay out of the rows, and the engine is left as it was.
     assert not any("q17" in path.read_text() for path in out.glob("*.jsonl"))
@@ -146,6 +150,98 @@ async def test_without_the_plugin_p_is_told_and_the_rest_said_to_be_missing(
     assert gates["draft step"].passed is None
     assert "SPECWATCH_ENGINE_TOKEN" in gates["draft step"].words
     assert not any(plain for _, plain in drafting.asked)
+
+
+async def test_an_engine_that_drafts_whatever_the_cap_is_not_compared_with_itself(
+    drafting: Any, prompt_file: Path, tmp_path: Path
+) -> None:
+    drafting.mode = "soft"
+    async with running(drafting.handler) as upstream:
+        code, summary = await qualified(upstream.url, prompt_file, tmp_path / "run")
+    assert code == 2
+    assert not any(plain for _, plain in drafting.asked)
+    words = "were not compared with plain decoding: this engine drafts whatever the cap"
+    assert any(words in reason for reason in summary.reasons)
+
+
+# ---- tokenizers and the engine's table
+
+
+def test_drafts_of_no_model_have_no_tokenizer_to_compare(tmp_path: Path) -> None:
+    engine = Engine("http://h", "m", TOKEN, target="/models/target", fingerprint={"method": "ngram"})
+    assert command.tokenizers(options(), engine) == {"report": None, "reason": None}
+    run = Run.create("qualify", {}, tmp_path / "run")
+    run.append("facts", {})
+    run.append("tokenizers", {"report": None, "reason": None})
+    assert command.evidence(run, Limits()).tokenizers is None
+    run.close()
+
+
+def test_a_head_drafts_in_the_targets_ids(tmp_path: Path) -> None:
+    head = tmp_path / "head"
+    head.mkdir()
+    (head / "config.json").write_text('{"vocab_size": 100}')
+
+    def found(method: str) -> dict[str, Any]:
+        target = str(CHECKPOINTS / "target")
+        engine = Engine("http://h", "m", TOKEN, target=target, draft=str(head), fingerprint={"method": method})
+        return command.tokenizers(options(), engine)
+
+    assert found("eagle3")["report"]["verdict"] == "aligned"
+    assert "holds no tokenizer.json" in found("draft_model")["reason"]
+
+
+def test_tokenizers_of_an_engine_elsewhere_are_named_by_options() -> None:
+    engine = Engine("http://h", "m", TOKEN, target="/at/its/host/t", draft="/at/its/host/d")
+    reason = command.tokenizers(options(), engine)["reason"]
+    assert reason == "/at/its/host/t: no such folder here: give --target-tokenizer, --draft-tokenizer, or both"
+    given = ["--target-tokenizer", str(CHECKPOINTS / "target"), "--draft-tokenizer", str(CHECKPOINTS / "target")]
+    assert command.tokenizers(options(*given), engine)["report"]["verdict"] == "aligned"
+    silent = Engine("http://h", "m", TOKEN, target="t")
+    words = "the engine does not tell its draft: give --draft-tokenizer"
+    assert command.tokenizers(options(), silent)["reason"] == words
+    words = "the engine does not tell its target: set SPECWATCH_ENGINE_TOKEN, or give --target-tokenizer"
+    assert command.tokenizers(options(), Engine("http://h", "m", None))["reason"] == words
+
+
+@pytest.mark.parametrize(
+    ("name", "speculative", "expected"),
+    [
+        ("flat", {"num_speculative_tokens": 4}, [[1, 30, 4], [31, 31, 1], [32, 32, 0]]),
+        ("its own", {"num_speculative_tokens": 4, KEY: [[1, 4, 4], [5, 32, 0]]}, [[1, 4, 4], [5, 31, 0], [32, 32, 1]]),
+        ("a method of one length", {"method": "suffix", "num_speculative_tokens": 4}, None),
+        ("no draft", None, None),
+    ],
+)
+def test_an_engine_of_its_own_has_a_table_with_each_k_that_is_timed(
+    name: str, speculative: dict[str, Any] | None, expected: list[list[int]] | None, tmp_path: Path
+) -> None:
+    source = tmp_path / "engine.yaml"
+    written: dict[str, Any] = {"model": "org/target", "max_num_seqs": 32}
+    if speculative is not None:
+        model = {} if "method" in speculative else {"model": "org/draft"}
+        written["speculative_config"] = model | speculative
+    source.write_text(yaml.safe_dump(written))
+    run = Run.create("qualify", {}, tmp_path / "run")
+    found, every_k = command._options(options("-c", str(source), "--prompts", "p"), run, Say())
+    assert every_k is (expected is not None)
+    assert found.config is not None
+    table = (load(found.config).speculative or {}).get(KEY)
+    assert table == expected
+    # There is no room beside so many requests.
+    many = options("-c", str(source), "--prompts", "p", "--concurrencies", "30")
+    assert command._options(many, run, Say())[1] is False
+    assert command._options(options("--engine", "http://h"), run, Say())[1] is False
+    run.close()
+
+
+def test_a_file_that_the_launcher_does_not_take_is_for_the_launcher_to_refuse(tmp_path: Path) -> None:
+    source = tmp_path / "engine.yaml"
+    source.write_text("modle: x\n")
+    run = Run.create("qualify", {}, tmp_path / "run")
+    found, every_k = command._options(options("-c", str(source)), run, Say())
+    assert (found.config, every_k) == (source, False)
+    run.close()
 
 
 async def test_another_engine_cannot_go_on_with_a_run(drafting: Any, prompt_file: Path, tmp_path: Path) -> None:

@@ -52,6 +52,16 @@ def pairs(ours: float, theirs: float = 200.0, number: int = 60, scenario: str = 
     ]
 
 
+def replies(similar: float, *, json: bool = False) -> list[Outputs]:
+    """The faults' are as similar to the plain ones as told, or break JSON, which those of billing mend."""
+    rows = [Outputs(f"{name}{i}", name, True) for name in ("billing", "code") for i in range(60)]
+    rows += [Outputs(f"faults{i}", "faults", False, 3, similar) for i in range(20)]
+    if json:
+        rows += [Outputs(f"broken{i}", "faults", False, 3, similar, json=(False, True)) for i in range(5)]
+        rows += [Outputs(f"mended{i}", "billing", False, 3, similar, json=(True, False)) for i in range(5)]
+    return rows
+
+
 def evidence(p: dict[str, float] = GOOD, **changes: Any) -> Evidence:
     facts = {
         "url": "http://127.0.0.1:8200",
@@ -88,6 +98,16 @@ def evidence(p: dict[str, float] = GOOD, **changes: Any) -> Evidence:
         ("poor", evidence(dict.fromkeys(GOOD, 0.4)), Verdict.REJECTED, "p is 0.399"),
         ("other replies", evidence(outputs=[Outputs(f"p{i}", "code", False, 3, 0.4) for i in range(30)]),
          Verdict.REJECTED, "30 lie below 0.75"),
+        ("other replies of one scenario", evidence(outputs=replies(0.3)), Verdict.IN_PART,
+         ", not below 0.65. Its replies are not as good as the plain ones: 0 of 20 replies are the same"),
+        ("broken JSON of one scenario", evidence(outputs=replies(0.9, json=True)), Verdict.IN_PART,
+         "For 5 prompts only the plain reply is valid, for 0 only the other."),
+        ("other replies of an uncertain one", evidence(outputs=replies(0.3), asked=[
+            *asked("billing", 0.9), *asked("code", 0.9), *asked("faults", 0.9, 10)]), Verdict.IN_PART,
+         "faults is rejected: 10 of 30 requests tell p"),
+        ("no draft model", evidence(tokenizers=None), Verdict.QUALIFIED, "Certified: billing, code, faults."),
+        ("other CUDA graphs", evidence(facts={"unlike": True}), Verdict.CANNOT_TELL,
+         "Plain decoding may be faster than it was here"),
         ("no tokenizers", evidence(tokenizers="/m: no such folder"), Verdict.CANNOT_TELL, "They were not compared: /m"),
         ("no steps", evidence(trials=[], facts={"no_steps": "no plugin"}), Verdict.CANNOT_TELL, "No plugin."),
         ("slow", evidence(pairs=pairs(400.0)), Verdict.IN_PART, "code is rejected: p is 0.749"),

@@ -91,6 +91,7 @@ def test_a_draft_that_ran_in_the_plain_step_bounds_nothing_with_one_k() -> None:
     gate = draft_step_gate(step_times(rows, PlainKind.DISABLED_DRAFT_RUNS), 0.333)
     assert gate.passed is None
     assert "give --plain" in gate.words
+    rows = [Trial(f"p{i}", {1: Steps(220.0 + i, 10)}, Steps(200.0 + i, 10)) for i in range(20)]
     assert draft_step_gate(step_times(rows, PlainKind.TRUE_AR), 0.333).passed is True
 
 
@@ -110,6 +111,7 @@ def test_without_plain_steps_there_is_no_ratio() -> None:
         (trials(draft=3.3), 0.331, None, "The limit of 0.331 lies in between"),
         (trials(draft=2.0, ks=(5,)), 0.333, True, "takes at most 0.2"),
         (trials(draft=5.0, ks=(5,)), 0.333, None, "may be below the limit"),
+        (trials(draft=-0.5), 0.333, None, "which cannot be"),
         (trials(ENOUGH_TRIALS - 1), 0.333, None, "too few to tell"),
         ("there is no plain decoding", 0.333, None, "There is no plain decoding."),
     ],
@@ -118,6 +120,14 @@ def test_the_gate_of_the_draft_step(rows: list[Trial] | str, limit: float, passe
     gate = draft_step_gate(rows if isinstance(rows, str) else step_times(rows, PlainKind.TRUE_AR), limit)
     assert (gate.passed, gate.limit) == (passed, limit)
     assert said in gate.words
+
+
+def test_a_draft_that_is_cheap_by_steps_with_other_cuda_graphs_has_not_passed() -> None:
+    gate = draft_step_gate(step_times(trials(draft=2.0), PlainKind.DISABLED), 0.333, unlike=True)
+    assert gate.passed is None
+    assert "have the lab start the engine" in gate.words
+    # Graphs make the draft look cheaper than it is.
+    assert draft_step_gate(step_times(trials(draft=5.0), PlainKind.DISABLED), 0.333, unlike=True).passed is False
 
 
 @pytest.mark.parametrize(
