@@ -14,7 +14,7 @@ import json
 import signal
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -96,7 +96,7 @@ def _guarded(room: ModuleType, args: argparse.Namespace, run: Run, say: Say) -> 
         say("interrupted" + (f": go on with `{resume_command(run)}`" if run.kind in MEASURING else ""))
         return INTERRUPTED
     except _FAULTS as error:
-        _failed(run, str(error))
+        _failed(run, getattr(error, "plain", None) or str(error))
         say(f"error: {error}")
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _NO_ROOM:
@@ -104,7 +104,8 @@ def _guarded(room: ModuleType, args: argparse.Namespace, run: Run, say: Say) -> 
             _failed(run, words)
             say(f"error: {words}")
         else:
-            _failed(run, f"a fault of the lab itself: {error!r}")
+            # What it says may quote a prompt or a reply.
+            _failed(run, f"a fault of the lab itself: {type(error).__name__}")
             traceback.print_exc()
             say(f"error: a fault of the lab itself; what was measured is in {run.folder}")
     if run.kind in MEASURING:
@@ -134,6 +135,7 @@ def resume_command(run: Run) -> str:
 
 
 def _failed(run: Run, why: str) -> None:
+    """`why` is kept: it has no word of a prompt or a reply in it."""
     if run.told["state"] == State.DONE:
         return  # what it found stands, though it could not be signed
     verdict = "cannot tell"
@@ -158,13 +160,15 @@ def _run_of(name: str, room: ModuleType, args: argparse.Namespace, rest: list[st
     if args.resume is None:
         vars(args).update(_settled(vars(args)))
         folder = None if args.out is None else Path(args.out)
-        return Run.create(name, vars(args) | {"prompts_sha256": _digest(args.prompts)}, folder)
+        return Run.create(name, vars(args) | _digests(vars(args)), folder)
     folder = Path(args.resume)
     given = _settled(_given(parser_of(name, room), rest))
     had = read(folder)["options"]
-    if _digest(had.get("prompts")) != had.get("prompts_sha256"):
-        words = f"{had.get('prompts')} is not what it was when the run began"
-        raise RunError(f"--prompts: {words}: put it back, or begin a new run")
+    for digest, now in _digests(had).items():
+        if now != had.get(digest):
+            option = digest.removesuffix("_sha256")
+            words = f"{had[option]} is not what it was when the run began"
+            raise RunError(f"--{option}: {words}: put it back, or begin a new run")
     run = Run.resume(folder, given, kind=name, may_change=getattr(room, "MAY_CHANGE", frozenset()))
     vars(args).update({key: value for key, value in run.options.items() if key in vars(args)})
     return run
@@ -185,13 +189,27 @@ def _settled(options: dict[str, Any]) -> dict[str, Any]:
         value = found.get(name)
         if isinstance(value, str) and Path(value).expanduser().exists():
             found[name] = str(Path(value).expanduser().absolute())
+    file, at, minutes = _then(found)
+    if file and Path(file).expanduser().exists():
+        found["then"] = f"{Path(file).expanduser().absolute()}{at}{minutes}"
     return found
 
 
-def _digest(prompts: str | None) -> str | None:
-    """Of a file that is there; prompts are told apart by their ids, so that another file would mix two."""
-    path = None if prompts is None else Path(prompts)
-    if path is None or not path.is_file():
+def _then(options: Mapping[str, Any]) -> tuple[str, str, str]:
+    """The soak's FILE@MINUTES in its parts."""
+    return (options.get("then") or "").rpartition("@")
+
+
+def _digests(options: Mapping[str, Any]) -> dict[str, str | None]:
+    """Of the files of prompts, which are told apart by their ids, so that another file would mix two."""
+    files = {"prompts": options.get("prompts"), "then": _then(options)[0]}
+    return {f"{option}_sha256": _digest(file) for option, file in files.items() if file}
+
+
+def _digest(name: str) -> str | None:
+    """None where there is no such file."""
+    path = Path(name)
+    if not path.is_file():
         return None
     with suppress(OSError), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import random
@@ -16,6 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from .run import Run
+
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 DEFAULT_SCENARIO = "default"
 
@@ -23,6 +26,8 @@ DEFAULT_SCENARIO = "default"
 MOST_FAULTS = 10
 #: Recorded prompts that are read; each is a request to the sidecar, which answers 50 a second where nothing is set.
 MOST_RECORDED = 5_000
+#: The rows of a run that tell its recorded prompts apart from others, without a word of them.
+SAMPLES = "samples"
 #: Fields of a request that the lab sets itself, or that would keep the figures away: several replies to one prompt
 #: have none of their own.
 _NOT_SENT = frozenset(("model", "stream", "stream_options", "n", "best_of", "scenario", "metadata", "id", "custom_id"))
@@ -58,28 +63,43 @@ class Prompt:
 class PromptError(Exception):
     """A source of prompts that cannot be used: a sentence a fault, each with its place and the remedy."""
 
-    def __init__(self, faults: Sequence[str]) -> None:
+    def __init__(self, faults: Sequence[str], plain: Sequence[str] | None = None) -> None:
         super().__init__("\n".join(faults))
         self.faults = tuple(faults)
+        #: The same without a word of the prompts, for what is kept.
+        self.plain = "\n".join(faults if plain is None else plain)
 
 
 class _Fault(Exception):
-    """What is wrong with one line."""
+    """What is wrong with one line: the rule, and what stands there instead, which may be of a prompt."""
+
+    def __init__(self, rule: str, *found: Any) -> None:
+        super().__init__(rule + "".join(f", not {_shown(value)}" for value in found))
+        self.rule = rule
 
 
 Tell = Callable[[str], object]
 
 
-def read(source: str | Path, tell: Tell = lambda sentence: None, most: int = MOST_RECORDED) -> list[Prompt]:
+def read(
+    source: str | Path,
+    tell: Tell = lambda sentence: None,
+    most: int = MOST_RECORDED,
+    *,
+    run: Run | None = None,
+) -> list[Prompt]:
     """The prompts of a file, or of a sidecar's admin port (`http://127.0.0.1:8001`): its newest, `most` at most.
 
-    `tell` hears of what was left out. Raises PromptError for a source that cannot be read, has a line that is no
-    prompt, or has none.
+    `tell` hears of what was left out, `run` is what they are for. Raises PromptError for a source that cannot be read,
+    has a line that is no prompt, or has none, and for recorded prompts that are not those that the run began with.
     """
     if str(source).startswith(("http://", "https://")):
         from .recorded import recorded
 
-        return recorded(str(source), tell, most)
+        found = recorded(str(source), tell, most)
+        if run is not None:
+            _same(found, str(source), run)
+        return found
     path = Path(source)
     if path.is_dir():
         raise PromptError([f"--prompts: {path} is a folder: name a file in it"])
@@ -95,32 +115,40 @@ def read(source: str | Path, tell: Tell = lambda sentence: None, most: int = MOS
     return parse(text, str(path))
 
 
+def _same(prompts: Sequence[Prompt], source: str, run: Run) -> None:
+    """Two samples in one run would be judged as if they were one. Raises PromptError."""
+    ids = hashlib.sha256("\n".join(prompt.id for prompt in prompts).encode("utf-8", "replace")).hexdigest()
+    had = next((row["ids"] for row in run.rows(SAMPLES) if row["source"] == source), None)
+    if had is None:
+        run.append(SAMPLES, {"source": source, "ids": ids})
+    elif had != ids:
+        raise PromptError(
+            [f"--prompts: the newest prompts of {source} are others than when the run began: begin a new run"]
+        )
+
+
 def parse(text: str, name: str) -> list[Prompt]:
     """The prompts in the text of a file; `name` is what faults call it. Raises PromptError."""
     prompts: list[Prompt] = []
     faults: list[str] = []
+    plain: list[str] = []
     places: dict[str, str] = {}
     for place, unit, row in _rows(text, name):
         try:
             prompt = _prompt(_json(row) if isinstance(row, bytes) else row, place)
             if prompt.id in places:
                 raise _Fault(f"custom_id {_shown(prompt.id)} is that of {places[prompt.id]} too: ids must be unique")
-        except _Fault as fault:
+        except (_Fault, RecursionError, ValueError) as error:
+            fault = error if isinstance(error, _Fault) else _no_json(error)
             faults.append(f"{name}:{unit}: {fault}")
-        except RecursionError:
-            faults.append(f"{name}:{unit}: is nested too deeply: it must be a JSON object of a request")
-        except ValueError as error:
-            why = getattr(error, "msg", str(error))
-            faults.append(
-                f"{name}:{unit}: is no JSON ({why}): each line must be a JSON object, or the whole file a list"
-            )
+            plain.append(f"{name}:{unit}: {fault.rule}")
         else:
             places[prompt.id] = place
             prompts.append(prompt)
         if len(faults) == MOST_FAULTS:
             break
     if faults:
-        raise PromptError(faults)
+        raise PromptError(faults, plain)
     if not prompts:
         raise PromptError([f'{name}: has no prompts: a line each, as {{"messages": [{{"role": "user", …}}]}}'])
     return prompts
@@ -151,6 +179,13 @@ def _json(text: str | bytes) -> Any:
     return json.loads(text, parse_constant=_no_constant, parse_float=_finite)
 
 
+def _no_json(error: Exception) -> _Fault:
+    if isinstance(error, RecursionError):
+        return _Fault("is nested too deeply: it must be a JSON object of a request")
+    why = getattr(error, "msg", str(error))
+    return _Fault(f"is no JSON ({why}): each line must be a JSON object, or the whole file a list")
+
+
 def _finite(text: str) -> float:
     number = float(text)
     return number if math.isfinite(number) else _no_constant(text)
@@ -163,7 +198,7 @@ def _no_constant(name: str) -> Any:
 def _prompt(row: Any, place: str) -> Prompt:
     """Raises _Fault."""
     if not isinstance(row, dict):
-        raise _Fault(f"must be a JSON object, not {_shown(row)}")
+        raise _Fault("must be a JSON object", row)
     given = next((row[name] for name in ("custom_id", "id") if isinstance(row.get(name), str | int)), None)
     found = place if given is None or str(given) == "" else _clean(str(given))
     scenario = _scenario(row)
@@ -172,9 +207,9 @@ def _prompt(row: Any, place: str) -> Prompt:
     if "body" in row:
         body = row["body"]
         if not isinstance(body, dict):
-            raise _Fault(f"body: must be the JSON object of a request, not {_shown(body)}")
+            raise _Fault("body: must be the JSON object of a request", body)
         if row.get("method", "POST") != "POST":
-            raise _Fault(f"method: must be POST, not {_shown(row['method'])}")
+            raise _Fault("method: must be POST", row["method"])
         if scenario == DEFAULT_SCENARIO:
             scenario = _scenario(body)
         return Prompt(found, scenario, *_asked(body, "body.", row.get("url")))
@@ -184,7 +219,7 @@ def _prompt(row: Any, place: str) -> Prompt:
 def _asked(body: dict[str, Any], prefix: str, url: Any) -> tuple[dict[str, Any], str]:
     """What of a request is sent, and where to. Raises _Fault."""
     if url is not None and url not in (CHAT, COMPLETIONS):
-        raise _Fault(f"url: must be {CHAT} or {COMPLETIONS}, not {_shown(url)}")
+        raise _Fault(f"url: must be {CHAT} or {COMPLETIONS}", url)
     chat = "messages" in body
     if chat == ("prompt" in body):
         raise _Fault(f"{prefix}messages: a request has either messages or prompt; give one of them")
@@ -193,14 +228,14 @@ def _asked(body: dict[str, Any], prefix: str, url: Any) -> tuple[dict[str, Any],
     if chat:
         _check_messages(body["messages"], f"{prefix}messages")
     elif not _is_prompt(body["prompt"]):
-        raise _Fault(f"{prefix}prompt: must be one text, or a list of token ids, not {_shown(body['prompt'])}")
+        raise _Fault(f"{prefix}prompt: must be one text, or a list of token ids", body["prompt"])
     for name in ("max_tokens", "max_completion_tokens"):
         value = body.get(name)
         if value is not None and (type(value) is not int or not 1 <= value < _HUGE):
-            raise _Fault(f"{prefix}{name}: must be a whole number of at least 1, not {_shown(value)}")
+            raise _Fault(f"{prefix}{name}: must be a whole number of at least 1", value)
     value = body.get("temperature")
     if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _HUGE):
-        raise _Fault(f"{prefix}temperature: must be a number of at least 0, not {_shown(value)}")
+        raise _Fault(f"{prefix}temperature: must be a number of at least 0", value)
     sent = {name: value for name, value in body.items() if name not in _NOT_SENT}
     own = sent.get("vllm_xargs")
     if isinstance(own, dict) and "speculative" in own:
@@ -211,13 +246,13 @@ def _asked(body: dict[str, Any], prefix: str, url: Any) -> tuple[dict[str, Any],
 
 def _check_messages(messages: Any, name: str) -> None:
     if not isinstance(messages, list) or not messages:
-        raise _Fault(f"{name}: must be a list with at least one message, not {_shown(messages)}")
+        raise _Fault(f"{name}: must be a list with at least one message", messages)
     for number, message in enumerate(messages):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise _Fault(f'{name}[{number}]: must be an object with a role, as {{"role": "user", "content": "…"}}')
         content = message.get("content")
         if not isinstance(content, str | list) and not (message["role"] == "assistant" and content is None):
-            raise _Fault(f"{name}[{number}].content: must be a text or a list of parts, not {_shown(content)}")
+            raise _Fault(f"{name}[{number}].content: must be a text or a list of parts", content)
 
 
 def _is_prompt(value: Any) -> bool:
@@ -230,14 +265,14 @@ def _is_prompt(value: Any) -> bool:
 def _turns(turns: Any) -> list[dict[str, str]]:
     """Messages of a ShareGPT conversation, up to what was last asked. Raises _Fault."""
     if not isinstance(turns, list):
-        raise _Fault(f"conversations: must be a list of turns, not {_shown(turns)}")
+        raise _Fault("conversations: must be a list of turns", turns)
     messages = []
     for number, turn in enumerate(turns):
         speaker = turn.get("from") if isinstance(turn, dict) else None
         role = _ROLES.get(speaker) if isinstance(speaker, str) else None
         if role is None or not isinstance(turn.get("value"), str):
             words = 'must be {"from": "human", "gpt" or "system", "value": "…"}'
-            raise _Fault(f"conversations[{number}]: {words}, not {_shown(turn)}")
+            raise _Fault(f"conversations[{number}]: {words}", turn)
         messages.append({"role": role, "content": turn["value"]})
     while messages and messages[-1]["role"] == "assistant":
         messages.pop()
@@ -256,7 +291,7 @@ def _scenario(row: dict[str, Any]) -> str:
         if value is None:
             continue
         if not isinstance(value, str) or not value.strip():
-            raise _Fault(f"{name}: must be a name, not {_shown(value)}")
+            raise _Fault(f"{name}: must be a name", value)
         return _clean(value.strip()[:200])
     return DEFAULT_SCENARIO
 

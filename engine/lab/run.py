@@ -121,8 +121,7 @@ class Run:
             if told["state"] == State.DONE:
                 run.save()
             else:
-                # Why it failed then is no news of now.
-                run.save(state=State.RUNNING, ended_at=None, verdict=None, summary=None)
+                run.reopen()
         except OSError as error:
             raise RunError(f"--resume: {folder} cannot be written: {error.strerror or error}") from error
         return run
@@ -159,6 +158,10 @@ class Run:
         if changes.get("state") not in (None, State.RUNNING) and "ended_at" not in changes:
             self._told["ended_at"] = _stamp(datetime.now(UTC))
         self.write(FILE, json.dumps(self._told, ensure_ascii=False, indent=2) + "\n")
+
+    def reopen(self) -> None:
+        """Measuring goes on: how the run ended before is no news of now."""
+        self.save(state=State.RUNNING, ended_at=None, verdict=None, summary=None)
 
     def write(self, name: str, text: str) -> Path:
         """A file of the run, which is there whole or as it was before; returns its path."""

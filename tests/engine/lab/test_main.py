@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from specwatch_engine.lab import __main__ as command
+from specwatch_engine.lab.load import Batch, LoadError
 from specwatch_engine.lab.progress import Say
 from specwatch_engine.lab.prompts import PromptError
 from specwatch_engine.lab.run import Run, State
@@ -41,6 +42,7 @@ class Room(ModuleType):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--p", type=float, default=0.65)
         parser.add_argument("--sign-off")
+        parser.add_argument("--then")
         parser.set_defaults(number=100)
 
 
@@ -147,7 +149,30 @@ def test_a_fault_ends_the_run_with_words(
     assert "once that is seen to, go on with `specwatch qualify --resume" in err
     assert ("Traceback" in err) == isinstance(error, ValueError)
     assert (told()["state"], told()["verdict"]) == ("failed", "cannot tell")
-    assert str(error) in told()["summary"]["reasons"][0]
+    kept = "a fault of the lab itself: ValueError" if isinstance(error, ValueError) else str(error)
+    assert told()["summary"]["reasons"] == [kept]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        PromptError(["p:1: no, not a secret"], ["p:1: no"]),
+        LoadError(
+            "the first 5 requests failed", Batch(first_failure="status 400: a secret", first_failure_plain="status 400")
+        ),
+        UnicodeEncodeError("utf-8", "a secret", 0, 1, "no"),
+    ],
+)
+def test_what_is_quoted_is_said_and_not_kept(room: Room, capsys: pytest.CaptureFixture[str], error: Exception) -> None:
+    def act(args: argparse.Namespace, run: Run, say: Say) -> int:
+        raise error
+
+    room.act = act
+    assert command.main(NEW) == 2
+    if not isinstance(error, UnicodeEncodeError):
+        assert "a secret" in capsys.readouterr().err
+    assert told()["summary"]["reasons"]
+    assert not [path for path in Path("r").iterdir() if "a secret" in path.read_text()]
 
 
 def test_a_full_disk_is_no_verdict(
@@ -234,6 +259,17 @@ def test_other_prompts_in_the_same_file_are_refused(room: Room, capsys: pytest.C
     assert command.main(AGAIN) == 2
     assert "p.jsonl is not what it was when the run began: put it back, or begin a new run" in capsys.readouterr().err
     assert told() == before
+
+
+def test_the_prompts_that_come_later_are_told_apart_too(room: Room, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("later.jsonl").write_text('{"prompt": "a"}\n')
+    command.main([*NEW, "--then", "later.jsonl@30"])
+    whole = f"{Path('later.jsonl').absolute()}@30"
+    assert (told()["options"]["then"], room.args[0].then) == (whole, whole)
+    assert command.main([*AGAIN, "--then", "later.jsonl@30"]) == 0
+    Path("later.jsonl").write_text('{"prompt": "b"}\n')
+    assert command.main(AGAIN) == 2
+    assert f"--then: {whole} is not what it was when the run began" in capsys.readouterr().err
 
 
 def test_what_cannot_be_gone_on_with_is_said(room: Room, capsys: pytest.CaptureFixture[str]) -> None:

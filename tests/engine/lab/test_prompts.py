@@ -2,6 +2,7 @@ import asyncio
 import gzip
 import json
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from specwatch_engine.lab.prompts import (
     shares,
 )
 from specwatch_engine.lab.recorded import messages
+from specwatch_engine.lab.run import Run
 from support.upstream import json_reply
 from support.way import answering, way
 
@@ -148,6 +150,26 @@ def test_each_format_is_read(row: Any, expected: Prompt) -> None:
 def test_a_fault_names_its_place_and_the_remedy(line: str, words: str) -> None:
     with pytest.raises(PromptError, match=words):
         parse(line, "f")
+
+
+@pytest.mark.parametrize(
+    ("row", "rule"),
+    [
+        ("a secret", "f:1: must be a JSON object"),
+        ({"messages": "a secret"}, "f:1: messages: must be a list with at least one message"),
+        ({"prompt": ["a secret"]}, "f:1: prompt: must be one text, or a list of token ids"),
+        ({"prompt": "a", "scenario": ["a secret"]}, "f:1: scenario: must be a name"),
+        (
+            {"conversations": [{"from": "martian", "value": "a secret"}]},
+            'f:1: conversations[0]: must be {"from": "human", "gpt" or "system", "value": "…"}',
+        ),
+    ],
+)
+def test_what_stands_there_is_told_and_is_not_for_keeping(row: Any, rule: str) -> None:
+    with pytest.raises(PromptError) as raised:
+        parse(json.dumps(row), "f")
+    assert "a secret" in str(raised.value)
+    assert raised.value.plain == rule
 
 
 def test_the_first_ten_faults_are_told_and_no_more() -> None:
@@ -350,6 +372,37 @@ async def test_recorded_prompts_are_asked_again(tmp_path: Path, monkeypatch: pyt
         monkeypatch.delenv("SPECWATCH_ADMIN_TOKEN")
         with pytest.raises(PromptError, match="SPECWATCH_ADMIN_TOKEN is not set"):
             await found()
+
+
+async def test_a_run_goes_on_with_the_recorded_prompts_it_began_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPECWATCH_ADMIN_TOKEN", "control-it")
+    reply = json_reply({"choices": [{"message": {"content": "hello"}, "finish_reason": "stop"}]})
+    options = {"store_text": True, "admin_token": "control-it", "engine": False}
+    async with way(tmp_path, answering(reply), spool=tmp_path / "spool", admin_per_second=50, **options) as made:
+        url = f"http://{made.sidecar.settings.admin}"
+
+        async def stored(number: int) -> None:
+            await made.ask({"messages": ASK}, b"/v1/chat/completions", b"X-Request-Id: id-%d\r\n" % number)
+            for _ in range(50):
+                await asyncio.sleep(0.2)
+                with suppress(PromptError):
+                    if len(await asyncio.to_thread(read, url)) == number:
+                        return
+
+        await stored(1)
+        run = Run.create("qualify", {}, tmp_path / "run")
+        for _ in range(2):
+            assert len(await asyncio.to_thread(read, url, run=run)) == 1
+        assert "order" not in (run.folder / "samples.jsonl").read_text()
+        await stored(2)
+        with pytest.raises(PromptError, match="are others than when the run began: begin a new run"):
+            await asyncio.to_thread(read, url, run=run)
+        run.close()
+        other = Run.create("qualify", {}, tmp_path / "other")
+        assert len(await asyncio.to_thread(read, url, run=other)) == 2
+        other.close()
 
 
 @pytest.mark.parametrize(

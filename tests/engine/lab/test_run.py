@@ -93,12 +93,17 @@ def test_what_may_change_does(tmp_path: Path) -> None:
     run.close()
 
 
-def test_a_run_that_is_done_stays_so(tmp_path: Path) -> None:
+def test_a_run_that_is_done_stays_so_until_it_measures_again(tmp_path: Path) -> None:
     run = Run.create("qualify", OPTIONS, tmp_path)
     run.save(state=State.DONE, verdict="qualified")
     ended = run.told["ended_at"]
     run.close()
-    assert (Run.resume(tmp_path).told["state"], ended) == ("done", ended)
+    again = Run.resume(tmp_path)
+    assert (again.told["state"], again.told["ended_at"], again.told["verdict"]) == ("done", ended, "qualified")
+    again.reopen()
+    told = json.loads((tmp_path / "run.json").read_text())
+    assert (told["state"], told["ended_at"], told["verdict"]) == ("running", None, None)
+    again.close()
 
 
 @pytest.mark.parametrize(
