@@ -1,4 +1,4 @@
-"""Draws summaries: report.html, with plotly.min.js beside it, and report.md.
+"""Draws a summary: report.html, with plotly.min.js beside it, and report.md.
 
 Neither loads anything from elsewhere, so that both can be mailed or kept with the run's folder. Where plotly is not
 installed, plots are drawn as the tables that stand under them anyway.
@@ -39,7 +39,7 @@ class Grid(NamedTuple):
 
 def write(
     folder: Path,
-    summaries: Summary | Sequence[Summary],
+    summary: Summary,
     *,
     facts: Mapping[str, object] = {},
     definitions: Mapping[str, str] = {},
@@ -50,10 +50,9 @@ def write(
     ReportError where jinja2 is missing, and OSError.
     """
     environment = _environment()
-    shown = [summaries] if isinstance(summaries, Summary) else list(summaries)
     script = _script()
     names = {
-        "summaries": shown,
+        "summary": summary,
         "facts": {name: _fact(value) for name, value in facts.items()},
         "definitions": definitions,
         "script": SCRIPT if script else None,
@@ -137,10 +136,10 @@ def _script() -> Path | None:
     return found if found.is_file() else None
 
 
-def _drawn(summaries: Iterable[Summary]) -> list[dict[str, Any]]:
+def _drawn(summary: Summary) -> list[dict[str, Any]]:
     """The plots as the script of the page takes them; JSON has no NaN."""
     found: list[dict[str, Any]] = []
-    for each in (plot for summary in summaries for plot in summary.json()["plots"]):
+    for each in summary.json()["plots"]:
         for series in each["series"]:
             for part in ("y", "low", "high"):
                 series[part] = None if series[part] is None else [_finite(value) for value in series[part]]

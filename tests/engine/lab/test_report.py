@@ -93,12 +93,11 @@ def test_markdown_has_a_row_a_row_and_the_figures_of_each_plot(tmp_path: Path) -
         assert set("".join(rows[1])) <= set("-: ")
 
 
-def test_several_summaries_make_one_report(tmp_path: Path) -> None:
-    write(tmp_path, [summary("One"), summary("Two", "recommended")])
-    page = Page((tmp_path / HTML).read_text())
-    assert page.tags.count("h1") == 2
-    plots = json.loads("".join(page.texts).split('[{"', 1)[1].join(['[{"', ""]).split("\n")[0])
-    assert len(plots) == 6
+def test_each_plot_has_its_figures(tmp_path: Path) -> None:
+    write(tmp_path, summary())
+    text = (tmp_path / HTML).read_text()
+    plots = json.loads(re.findall(r'(?s)<script type="application/json" id="plots">(.*?)</script>', text)[0])
+    assert re.findall(r'data-plot="(.*?)"', text) == [str(number) for number, _ in enumerate(plots)] == ["0", "1", "2"]
     assert plots[1]["series"][0]["y"] == [0.1, None, None]
 
 
@@ -108,7 +107,7 @@ names = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 @given(names.filter(str.strip), names, names)
 def test_no_text_is_taken_for_markup(a: str, b: str, c: str) -> None:
     told = summary(a, b, [a, b, c])
-    values = {"summaries": [told], "facts": {b: c}, "definitions": {c: a}, "script": None}
+    values = {"summary": told, "facts": {b: c}, "definitions": {c: a}, "script": None}
     page = Page(ENVIRONMENT.get_template(f"{HTML}.jinja").render(values))
     assert not {"b", "script", "x"} & set(page.tags)
     assert page.tags.count("tr") == 1 + 3 + 1 + 3 + 3 * (1 + 3)
