@@ -76,7 +76,7 @@ def run(args: argparse.Namespace, run: Run, say: Say) -> int:
         report.ready()
     except report.ReportError as error:
         raise RunError(str(error)) from None
-    phases = _checked(args, say)
+    phases = _checked(args, say, run)
     rows = run.rows(ROWS)
     left = args.minutes - elapsed(rows)
     if rows and left > 0:
@@ -84,11 +84,12 @@ def run(args: argparse.Namespace, run: Run, say: Say) -> int:
         run.append(ROWS, {"gap_s": round(gap), "minute": round(elapsed(rows), 3), "at": rows[-1]["at"] + 60})
         say(f"The soak goes on at minute {elapsed(rows):.0f} of {args.minutes:g}.")
     try:
-        death = _soaked(args, run, phases, say, rows) if left > 0 else None
+        if left > 0:
+            _soaked(args, run, phases, say, rows)
     except KeyboardInterrupt:
-        _tell(args, run, None)
+        _tell(args, run)
         raise
-    verdict = _tell(args, run, death)
+    verdict = _tell(args, run)
     run.save(state=State.DONE, verdict=verdict)
     summary = run.told["summary"]
     say(f"{summary['title']}: {verdict}")
@@ -98,11 +99,11 @@ def run(args: argparse.Namespace, run: Run, say: Say) -> int:
     return EXIT[verdict]
 
 
-def _tell(args: argparse.Namespace, run: Run, death: str | None) -> str:
+def _tell(args: argparse.Namespace, run: Run) -> str:
     """Judge the rows, and draw it; the verdict."""
     files = {"minutes": f"{ROWS}.jsonl", "report": report.HTML, "report as Markdown": report.MARKDOWN}
     files |= {name: name for name in ("sidecar.log", "engine.log", "launch.log") if (run.folder / name).exists()}
-    summary = judge(run.rows(ROWS), Ended(args.minutes, death, files))
+    summary = judge(run.rows(ROWS), Ended(args.minutes, files))
     run.save(summary=summary.json())
     shown = ("prompts", "then", "rate", "concurrency", "seed", "proxy")
     facts = {name: value for name in shown if (value := getattr(args, name)) is not None}
@@ -110,10 +111,7 @@ def _tell(args: argparse.Namespace, run: Run, death: str | None) -> str:
     return summary.verdict
 
 
-def _soaked(
-    args: argparse.Namespace, run: Run, phases: list[Phase], say: Say, rows: list[dict[str, Any]]
-) -> str | None:
-    """What died, if anything did."""
+def _soaked(args: argparse.Namespace, run: Run, phases: list[Phase], say: Say, rows: list[dict[str, Any]]) -> None:
     scenarios = sorted({prompt.scenario for phase in phases for prompt in phase.prompts})
     with _engine(args, run, say) as engine:
         if engine is not None:
@@ -123,7 +121,8 @@ def _soaked(
             run.save(fingerprint=engine.fingerprint)
         with _sidecar(args, engine, run, scenarios) as watched:
             say(f"Requests go through {watched.proxy}; the run is in {run.folder}.")
-            return asyncio.run(_go(args, run, phases, say, rows, engine, watched))
+            run.reopen()
+            asyncio.run(_go(args, run, phases, say, rows, engine, watched))
 
 
 async def _go(
@@ -134,7 +133,7 @@ async def _go(
     rows: list[dict[str, Any]],
     engine: Engine | None,
     watched: Watched,
-) -> str | None:
+) -> None:
     key = os.environ.get("VLLM_API_KEY")
     headers = {"authorization": f"Bearer {key}"} if key else {}
     model = engine.model if engine is not None else await served_model(watched.proxy, headers)
@@ -156,7 +155,6 @@ async def _go(
         await soak.go()
     finally:
         await reader.close()
-    return soak.death
 
 
 @contextmanager
@@ -187,7 +185,7 @@ def _sidecar(args: argparse.Namespace, engine: Engine | None, run: Run, scenario
 # ---- what was given
 
 
-def _checked(args: argparse.Namespace, say: Say) -> list[Phase]:
+def _checked(args: argparse.Namespace, say: Say, run: Run | None = None) -> list[Phase]:
     """The prompts by when they are sent. Raises RunError, PromptError or StandError for what cannot be used."""
     if args.minutes is None:
         raise RunError("--minutes: how long? give --minutes 30, or --hours 24")
@@ -198,7 +196,7 @@ def _checked(args: argparse.Namespace, say: Say) -> list[Phase]:
             raise RunError(f"--{name}: {getattr(args, name)!r} is no URL: write it as http://127.0.0.1:8000")
     if args.proxy is None or any((args.engine, args.config, args.target, args.draft)):
         EngineOptions.of(args)
-    phases = [Phase(0.0, _prompts(args, args.prompts, say))]
+    phases = [Phase(0.0, _prompts(args, args.prompts, say, run))]
     if args.then is not None:
         file, _, after = args.then.rpartition("@")
         try:
@@ -210,12 +208,12 @@ def _checked(args: argparse.Namespace, say: Say) -> list[Phase]:
                 f"--then: {args.then!r} must be FILE@MINUTES, as reports.jsonl@30, with less than the"
                 f" {args.minutes:g} minutes of the soak"
             )
-        phases.append(Phase(begins * 60, _prompts(args, file, say)))
+        phases.append(Phase(begins * 60, _prompts(args, file, say, run)))
     return phases
 
 
-def _prompts(args: argparse.Namespace, source: str, say: Say) -> list[Prompt]:
-    found = prompts.limited(prompts.read(source, say), args.max_tokens)
+def _prompts(args: argparse.Namespace, source: str, say: Say, run: Run | None) -> list[Prompt]:
+    found = prompts.limited(prompts.read(source, say, run=run), args.max_tokens)
     found = prompts.greedy(found) if args.greedy else found
     return found if args.number is None else prompts.sample(found, args.number, args.seed)
 

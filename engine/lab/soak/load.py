@@ -38,6 +38,14 @@ class Sent:
     failures: Counter[str] = field(default_factory=Counter)
 
 
+@dataclass(slots=True)
+class _Flight:
+    """A request under way: when it began, and when anything came of its reply last (Unix s)."""
+
+    began: float
+    heard: float
+
+
 @dataclass
 class Load:
     """`rate` requests a second at even distances, or with None `concurrency` in flight all the time.
@@ -57,13 +65,24 @@ class Load:
     clock: Callable[[], float] = time.time
     #: By the minute (Unix s) in which they ended.
     sent: dict[int, Sent] = field(default_factory=dict)
-    _flying: dict[int, float] = field(default_factory=dict)
+    #: When the last reply came to its end (Unix s).
+    answered: float = 0.0
+    _flying: dict[int, _Flight] = field(default_factory=dict)
     _number: int = 0
     _orders: dict[int, Iterator[Prompt]] = field(default_factory=dict)
 
     def oldest(self) -> float:
         """When the request began that has been under way longest (Unix s); now, where none is."""
-        return min(self._flying.values(), default=self.clock())
+        return min((each.began for each in self._flying.values()), default=self.clock())
+
+    def silent(self, since: float) -> int:
+        """Requests under way of which nothing has come since `since` (Unix s)."""
+        return sum(each.heard < since for each in self._flying.values())
+
+    def hangs(self, since: float) -> float | None:
+        """When the last request began (Unix s), where all are silent and none was answered after that; else None."""
+        newest = max((each.began for each in self._flying.values()), default=0.0)
+        return newest if self.answered <= newest and 0 < self.silent(since) == len(self._flying) else None
 
     def taken(self, minute: int) -> Sent:
         return self.sent.pop(minute, Sent())
@@ -107,9 +126,11 @@ class Load:
 
     async def _send(self, client: httpx.AsyncClient, prompt: Prompt, places: asyncio.Semaphore) -> None:
         number = self._number = self._number + 1
-        self._flying[number] = self.clock()
+        flight = self._flying[number] = _Flight(self.clock(), self.clock())
         try:
-            failure = await self._fails(client, prompt)
+            failure = await self._fails(client, prompt, flight)
+            if failure is None:
+                self.answered = self.clock()
         finally:
             del self._flying[number]
             places.release()
@@ -118,7 +139,7 @@ class Load:
         if failure is not None:
             minute.failures[failure] += 1
 
-    async def _fails(self, client: httpx.AsyncClient, prompt: Prompt) -> str | None:
+    async def _fails(self, client: httpx.AsyncClient, prompt: Prompt, flight: _Flight) -> str | None:
         """What went wrong; None for a reply that came to its end."""
         tail = b""
         try:
@@ -126,6 +147,7 @@ class Load:
                 "POST", prompt.endpoint, content=_encoded(body(prompt, self.model)), headers=_head(prompt)
             ) as answer:
                 async for chunk in answer.aiter_bytes():
+                    flight.heard = self.clock()
                     tail = (tail + chunk)[-4096:]
         except httpx.HTTPError as error:
             return type(error).__name__

@@ -13,7 +13,7 @@ from ..progress import Say
 from ..run import Run
 from ..stand import Engine
 from . import memory
-from .load import Load
+from .load import Load, Sent
 from .private import Watched
 from .series import Reader, SeriesError
 from .verdict import Ended, judge
@@ -22,8 +22,10 @@ ROWS = "minutes"
 MINUTE_S = 60
 #: The sidecar writes within a second of a reply's end.
 _WRITTEN_S = 2.0
-#: A minute is read without the replies that take longer than so long behind it, s.
-_PATIENCE_S = 120.0
+#: A minute is read without the replies that take longer than so many minutes behind it.
+_PATIENCE = 2
+#: A request of which nothing came for so many minutes is not answered any more, where the soak ends.
+_HUNG, NO_ANSWER = 1, "no answer"
 #: Minutes in which nothing was answered until the soak ends: nothing more is to be learned.
 _SILENT = 5
 #: Behind so many minutes the verdict so far is drawn every fifth one only: it takes longer the more there are.
@@ -64,7 +66,7 @@ class Soak:
             while minute < until and self.death is None:
                 end = min(minute + self.minute_s, until)
                 await self._wait(end, sending)
-                await self._row(minute, max(minute, start), end, since)
+                await self._row(minute, max(minute, start), end, since, last=end >= until)
                 minute += self.minute_s
         finally:
             sending.cancel()
@@ -81,14 +83,16 @@ class Soak:
             if sending.done() and now < end:
                 # It does not end by itself before its time.
                 sending.result()
-            answered = self.load.oldest() >= end or now > end + _PATIENCE_S
+            answered = self.load.oldest() >= end or now > end + _PATIENCE * self.minute_s
             if now >= end and answered:
                 await asyncio.sleep(_WRITTEN_S)
                 return
             await asyncio.sleep(_POLL_S)
 
-    async def _row(self, minute: int, begin: float, end: float, since: float) -> None:
+    async def _row(self, minute: int, begin: float, end: float, since: float, last: bool = False) -> None:
         sent = self.load.taken(minute)
+        if last:
+            self._end(sent, since)
         row: dict[str, Any] = {
             "minute": round((begin - since) / self.minute_s, 3),
             "at": minute,
@@ -105,18 +109,38 @@ class Soak:
             row |= await self._read(minute)
         except SeriesError as error:
             row["unread"] = str(error)
+        self._hear(sent, row["minute"], end)
+        if self.death is not None:
+            row["death"] = self.death
         self.run.append(ROWS, row)
         self.say(line(row, self.minutes))
+        number = int(row["minute"])
+        if number <= _EVERY_MINUTE or number % _JUDGED_EVERY == 0:
+            await self._judge()
+
+    def _hear(self, sent: Sent, minute: float, end: float) -> None:
+        """Whether anything is answered still."""
         if sent.requests > sent.failures.total():
             self._silent = 0
         elif sent.requests or self.load.oldest() < end:
             # A low rate leaves minutes in which nothing was asked: these tell nothing.
             self._silent += 1
         if self._silent >= _SILENT and self.death is None:
-            self.death = f"Nothing was answered any more from minute {row['minute'] - _SILENT + 1:.0f} on."
-        number = int(row["minute"])
-        if number <= _EVERY_MINUTE or number % _JUDGED_EVERY == 0:
-            await self._judge()
+            self.death = f"Nothing was answered any more from minute {minute - _SILENT + 1:.0f} on."
+
+    def _end(self, sent: Sent, since: float) -> None:
+        """Take in what ended behind the last minute, and what will not end."""
+        for later in list(self.load.sent):
+            more = self.load.taken(later)
+            sent.requests += more.requests
+            sent.failures += more.failures
+        silent_since = time.time() - _HUNG * self.minute_s
+        if silent := self.load.silent(silent_since):
+            sent.requests += silent
+            sent.failures[NO_ANSWER] += silent
+        began = self.load.hangs(silent_since)
+        if began is not None and self.death is None:
+            self.death = f"Nothing was answered any more from minute {int((began - since) / self.minute_s)} on."
 
     async def _read(self, minute: int) -> dict[str, Any]:
         """Raises SeriesError, where a second and a third attempt have failed too."""

@@ -175,15 +175,15 @@ def latency_points(rows: Sequence[Row], figure: str) -> list[Point]:
     ]
 
 
-def ratio_points(rows: Sequence[Row], figure: str) -> list[Point]:
-    """ln of the median with speculation / that without, of minutes with enough of both."""
+def ratio_points(rows: Sequence[Row], figure: str, to: str) -> list[Point]:
+    """ln of a quantile with speculation / the quantile `to` without, of minutes with enough of both."""
     return [
-        Point(row["minute"], row["minute"] + 1, math.log(mine[figure] / plain[figure]), _of_both(mine, plain))
+        Point(row["minute"], row["minute"] + 1, math.log(mine[figure] / plain[to]), _of_both(mine, plain))
         for row in whole(rows)
         if (mine := row["speculative"])["requests"] >= LEAST_REQUESTS
         and (plain := row["baseline"])["requests"] >= LEAST_BASELINE
         and mine[figure]
-        and plain[figure]
+        and plain[to]
     ]
 
 

@@ -31,14 +31,14 @@ class Ended:
 
     minutes: float
     """That were asked for."""
-    death: str | None = None
-    """What died, in a sentence, with the launcher's diagnosis where it is an engine."""
     files: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class _Found:
     drifts: list[str] = field(default_factory=list)
+    #: What may be drift.
+    doubts: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     gates: list[Gate] = field(default_factory=list)
     #: Minutes in which a change was found, by the name of a series.
@@ -48,7 +48,7 @@ class _Found:
 def judge(rows: Sequence[Row], ended: Ended) -> Summary:
     """`verdict` is stable, drift, failed or cannot tell."""
     found = _Found()
-    failed = _failures(rows, ended, found)
+    failed = _failures(rows, found)
     told = _acceptance(rows, ended, found)
     _similarity(rows, ended, found)
     _latency(rows, ended, found)
@@ -63,6 +63,8 @@ def judge(rows: Sequence[Row], ended: Ended) -> Summary:
     elif (unread := sum("unread" in row for row in rows)) > MOST_UNREAD * (unread + len(series.whole(rows))):
         verdict = UNKNOWN
         reasons = ["Whether anything drifts cannot be told: too many minutes have no figures."]
+    elif found.doubts:
+        verdict, reasons = UNKNOWN, found.doubts
     else:
         minutes = len(series.whole(rows))
         verdict, reasons = STABLE, [f"Nothing drifted over {minutes} whole minutes: {_standing(rows)}."]
@@ -80,8 +82,8 @@ def judge(rows: Sequence[Row], ended: Ended) -> Summary:
 # ---- the tests
 
 
-def _failures(rows: Sequence[Row], ended: Ended, found: _Found) -> list[str]:
-    reasons = [] if ended.death is None else [ended.death]
+def _failures(rows: Sequence[Row], found: _Found) -> list[str]:
+    reasons = [row["death"] for row in rows if "death" in row]
     told = [row for row in rows if "gap_s" not in row]
     sent = sum(row["sent"] for row in told)
     kinds = Counter[str]()
@@ -138,23 +140,70 @@ def _similarity(rows: Sequence[Row], ended: Ended, found: _Found) -> None:
 
 
 def _latency(rows: Sequence[Row], ended: Ended, found: _Found) -> None:
-    """Where there is a baseline, what counts is the ratio to it: a busy machine slows both."""
+    """Where there is a baseline, what counts is the ratio to it: a busy machine slows both.
+
+    Of the baseline's own tail nothing is known, it has too few requests. So a p95 that rises more than the baseline's
+    median is a doubt: what stalls some requests of both, and leaves both medians, would look the same.
+    """
     for name, own, ratio in (("latency", "p95_ms", "p50_ms"), ("time to first token", "ttft_p95_ms", "ttft_p50_ms")):
-        absolute, compared = series.latency_points(rows, own), series.ratio_points(rows, ratio)
+        absolute, compared = series.latency_points(rows, own), series.ratio_points(rows, ratio, ratio)
         has_baseline = not isinstance(_changes(compared, ended, 4, LEAST_LATENCY), NoTest)
         p95, median = f"p95 of the {name}", f"ratio of the median {name} to that without speculation"
-        _of_latency(p95, absolute, ended, found, counts=not has_baseline, show=lambda y: f"{math.exp(y):,.0f} ms")
+        beside = series.ratio_points(rows, own, ratio) if has_baseline else None
+        _of_latency(p95, absolute, beside, ended, found, lambda y: f"{math.exp(y):,.0f} ms")
         if has_baseline:
-            _of_latency(median, compared, ended, found, counts=True, show=lambda y: f"{math.exp(y):.2f}")
+            _of_latency(median, compared, None, ended, found, lambda y: f"{math.exp(y):.2f}")
 
 
 def _of_latency(
-    name: str, points: Sequence[Point], ended: Ended, found: _Found, *, counts: bool, show: Callable[[float], str]
+    name: str,
+    points: Sequence[Point],
+    beside: Sequence[Point] | None,
+    ended: Ended,
+    found: _Found,
+    show: Callable[[float], str],
 ) -> None:
+    """A rise is drift; one of points that are also compared with the baseline, `beside`, may be a doubt at most."""
     steps = _changes(points, ended, 4, LEAST_LATENCY)
     if isinstance(steps, NoTest):
         found.gates.append(Gate(name, None, None, None, f"Cannot be told: {steps.reason}."))
         return
+    sentences, rises, untold = _moves(name, steps, points, ended, show)
+    found.marks[name] = [step.found for step in steps]
+    words = " ".join(sentences)
+    if not sentences:
+        last = show(sum(point.y for point in points[-5:]) / len(points[-5:]))
+        found.gates.append(Gate(name, True, None, None, f"No change was found; it was {last} at the end.{untold}"))
+    elif not rises:
+        found.gates.append(Gate(name, True, None, None, words))
+        found.notes.extend(f"{each} It does not count as drift: faster is no fault." for each in sentences)
+    elif beside is None:
+        found.gates.append(Gate(name, False, None, None, words))
+        found.drifts.extend(sentences)
+    elif _rises(beside, ended):
+        why = (
+            " The median without speculation did not rise as much: whether speculation is what makes some requests slow"
+            " cannot be told, as too few go without it to know the p95 of those."
+        )
+        found.gates.append(Gate(name, None, None, None, words + why))
+        found.doubts.append(words + why)
+    else:
+        found.gates.append(Gate(name, True, None, None, words))
+        found.notes.extend(
+            f"{each} It does not count as drift: what is compared with requests without speculation does."
+            for each in sentences
+        )
+
+
+def _rises(points: Sequence[Point], ended: Ended) -> bool:
+    steps = _changes(points, ended, 4, LEAST_LATENCY)
+    return not isinstance(steps, NoTest) and _moves("", steps, points, ended, str)[1]
+
+
+def _moves(
+    name: str, steps: Sequence[Change], points: Sequence[Point], ended: Ended, show: Callable[[float], str]
+) -> tuple[list[str], bool, str]:
+    """(a sentence a change, whether one is a rise, why a trend cannot be told)."""
     begin = points[0].start + reference(ended.minutes)
     behind = [point for point in points if point.start >= begin]
     slope = trend([point.start for point in behind], [point.y for point in behind])
@@ -171,22 +220,7 @@ def _of_latency(
                 f" {math.expm1(slope.high):+.0%})."
             )
             rises = rises or moved > 0
-    last = show(sum(point.y for point in points[-5:]) / len(points[-5:]))
-    if not sentences:
-        words = f"No change was found; it was {last} at the end."
-        if isinstance(slope, NoTest):
-            words += f" A trend cannot be told: {slope.reason}."
-        found.gates.append(Gate(name, True, None, None, words))
-        return
-    found.gates.append(Gate(name, not (rises and counts), None, None, " ".join(sentences)))
-    found.marks[name] = [step.found for step in steps]
-    if rises and counts:
-        found.drifts.extend(sentences)
-    else:
-        why = " It does not count as drift: " + (
-            "what is compared with requests without speculation does." if rises else "faster is no fault."
-        )
-        found.notes.extend(sentence + why for sentence in sentences)
+    return sentences, rises, f" A trend cannot be told: {slope.reason}." if isinstance(slope, NoTest) else ""
 
 
 def _memory(rows: Sequence[Row], ended: Ended, found: _Found) -> None:

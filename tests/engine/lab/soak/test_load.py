@@ -96,6 +96,32 @@ async def test_so_many_are_in_flight() -> None:
     assert engine.bodies == []
 
 
+@pytest.mark.parametrize(("mute", "silent"), [("all", 4), ("one", 1)])
+async def test_a_request_of_which_nothing_comes_is_told_from_an_engine_that_hangs(mute: str, silent: int) -> None:
+    since = time.time()
+    asked = 0
+
+    async def handler(upstream: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        while True:
+            await upstream.read_request(reader)
+            asked += 1
+            if asked == 10 or (mute == "all" and asked > 10):
+                await asyncio.sleep(60)
+            await asyncio.sleep(0.02)
+            writer.write(chunked(*chat_stream(usage=True)))
+
+    async with running(handler) as upstream:
+        made = load(upstream.url, concurrency=4)
+        running_load = asyncio.ensure_future(made.run(since, since + 0.6))
+        await asyncio.sleep(1.0)
+        assert made.silent(since) == 0
+        assert made.silent(time.time() - 0.3) == silent
+        began = made.hangs(time.time() - 0.3)
+        running_load.cancel()
+    assert (began is not None and began >= made.answered) is (mute == "all")
+
+
 @pytest.mark.parametrize(
     ("reply", "failure"),
     [

@@ -13,16 +13,17 @@ from typing import Any
 import pytest
 from specwatch_engine.lab.progress import Say
 from specwatch_engine.lab.prompts import Prompt
-from specwatch_engine.lab.run import Run, RunError
+from specwatch_engine.lab.run import Run, RunError, State
 from specwatch_engine.lab.soak import command
-from specwatch_engine.lab.soak.load import Load, Phase
+from specwatch_engine.lab.soak.load import Load, Phase, _Flight
 from specwatch_engine.lab.soak.minutes import ROWS, Soak, line
 from specwatch_engine.lab.soak.private import Watched, private
 from specwatch_engine.lab.soak.series import Reader
-from specwatch_engine.lab.stand import Engine
+from specwatch_engine.lab.soak.verdict import Ended, judge
+from specwatch_engine.lab.stand import Engine, EngineOptions, attached
 from support.soak_rows import row
 from support.steered_engine import TOKEN, SteeredEngine
-from support.upstream import running
+from support.upstream import Upstream, running
 
 PROMPTS = [
     Prompt(f"{scenario} {i}", scenario, {"messages": [{"role": "user", "content": f"{i}"}]}, "/v1/chat/completions")
@@ -157,7 +158,70 @@ async def test_minutes_without_a_request_are_no_silence(tmp_path: Path) -> None:
     for minute in range(8):
         await soak._row(60 * minute, 60 * minute, 60 * minute + 60, 0)
     assert soak.death is None
-    load._flying[1] = 480.0
+    load._flying[1] = _Flight(480.0, 480.0)
     for minute in range(8, 13):
         await soak._row(60 * minute, 60 * minute, 60 * minute + 60, 0)
     assert soak.death == "Nothing was answered any more from minute 8 on."
+
+
+class Hanging(SteeredEngine):
+    """Answers no request any more once so many were asked."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+
+    async def handler(self, upstream: Upstream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            body = await upstream.read_request(reader)
+            method, path, _ = upstream.heads[-1].split(b" ", 2)
+            if len(self.bodies) >= self.most and method == b"POST":
+                await asyncio.sleep(60)
+            writer.write(self._answer(method.decode(), path.decode(), upstream.heads[-1], body))
+            await writer.drain()
+
+
+async def test_an_engine_that_hangs_in_the_last_minute_has_failed(tmp_path: Path) -> None:
+    run = Run.create("soak", {"minutes": 3}, tmp_path / "run")
+    async with running(Hanging(100).handler) as upstream, before(upstream.url, run) as (engine, watched):
+        reader = Reader(watched.api)
+        soak = soak_of(run, engine, watched, reader, 3)
+        await soak.go()
+        await reader.close()
+    rows = run.rows(ROWS)
+    assert soak.death == rows[-1]["death"]
+    assert soak.death.startswith("Nothing was answered any more from minute ")
+    assert [row for row in rows[:-1] if "death" in row] == []
+    assert rows[-1]["failures"] == {"no answer": 8}
+    assert sum(row["sent"] for row in rows) == 108
+    assert judge(rows, Ended(3)).verdict == "failed"
+    run.close()
+
+
+async def test_a_death_is_told_whatever_comes_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def goes_on(args: argparse.Namespace, run: Run, *more: Any) -> None:
+        seen.append(dict(run.told))
+        for minute in range(12, 20):
+            run.append(ROWS, steady(minute))
+
+    def steady(minute: int, **changes: Any) -> dict[str, Any]:
+        return row(minute, {"billing": [(30, 40), (32, 40), (28, 40)] * 5}, **changes)
+
+    seen: list[dict[str, Any]] = []
+    monkeypatch.setattr(command, "_go", goes_on)
+    prompts = tmp_path / "p.jsonl"
+    prompts.write_text('{"prompt": "a"}\n')
+    async with running(SteeredEngine().handler) as upstream:
+        args = parsed("--prompts", str(prompts), "--minutes", "20", "--engine", upstream.url)
+        first = Run.create("soak", vars(args), tmp_path / "run")
+        for minute in range(12):
+            first.append(ROWS, steady(minute, **({"death": "The engine ended."} if minute == 11 else {})))
+        engine = await asyncio.to_thread(attached, EngineOptions.of(args), Say(io.StringIO()))
+        first.save(state=State.DONE, verdict="failed", fingerprint=engine.fingerprint)
+        first.close()
+        run = Run.resume(first.folder)
+        assert await asyncio.to_thread(command.run, args, run, Say(io.StringIO())) == 1
+    assert [(each["state"], each["ended_at"], each["verdict"]) for each in seen] == [("running", None, None)]
+    assert (run.told["state"], run.told["verdict"]) == ("done", "failed")
+    assert run.told["summary"]["reasons"][0] == "The engine ended."
+    run.close()

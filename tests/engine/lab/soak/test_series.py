@@ -58,7 +58,7 @@ def test_what_is_no_whole_minute_is_left_out(change: dict[str, Any]) -> None:
 def test_the_ratio_needs_both_sides() -> None:
     rows = [row(i, {"a": [(1, 2)] * 9}) for i in range(3)]
     rows[1]["baseline"]["requests"] = series.LEAST_BASELINE - 1
-    points = series.ratio_points(rows, "p50_ms")
+    points = series.ratio_points(rows, "p50_ms", "p50_ms")
     assert [point.start for point in points] == [0, 2]
     assert [math.exp(point.y) for point in points] == pytest.approx([0.5, 0.5])
 

@@ -89,6 +89,52 @@ def test_what_slows_by_itself_is_drift(baseline: bool) -> None:
     assert judge(rows, Ended(60)).verdict == "drift"
 
 
+@pytest.mark.parametrize("creeping", [False, True])
+def test_a_tail_that_grows_and_leaves_the_medians_is_a_doubt(creeping: bool) -> None:
+    rows = soak()
+    for i, each in enumerate(rows):
+        factor = 1 + i / 60 if creeping else 1 + (i >= 30)
+        each["speculative"] = {n: v * factor if "p95" in n else v for n, v in each["speculative"].items()}
+    found = judge(rows, Ended(60))
+    assert found.verdict == "cannot tell"
+    assert found.reasons[0].startswith("The p95 of the latency rose ")
+    assert "The median without speculation did not rise as much" in found.reasons[0]
+    assert [gate.passed for gate in found.gates if gate.name.startswith("p95")] == [None, None]
+    for each in rows:
+        each["baseline"] = latency(0, 0, 0)
+    assert judge(rows, Ended(60)).verdict == "drift"
+
+
+def latencies(seed: int, *, slowed: float = 1.0, stalled: float = 0.0) -> list[dict[str, Any]]:
+    """An hour of requests that a machine serves, with and without speculation alike.
+
+    From minute 30 on it slows all by a factor, or stalls a share of them.
+    """
+    rng = np.random.default_rng(seed)
+    rows = soak(seed=seed)
+    for i, each in enumerate(rows):
+        busy = float(np.exp(0.05 * rng.normal())) * (slowed if i >= 30 else 1.0)
+        for side, number, usual in (("speculative", 95, 400.0), ("baseline", 5, 800.0)):
+            ms = usual * busy * rng.lognormal(0, 0.4, number)
+            ms *= np.where(rng.random(number) < (stalled if i >= 30 else 0.0), 4.0, 1.0)
+            each[side] = latency(number, float(np.quantile(ms, 0.5)), float(np.quantile(ms, 0.95)))
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("machine", "verdicts"),
+    [
+        ({}, {"stable"}),
+        ({"slowed": 1.5}, {"stable"}),
+        # The medians say nothing of it, and it is not of speculation: a p95 that counted would be a false alarm here.
+        ({"stalled": 0.15}, {"cannot tell"}),
+    ],
+    ids=["as it is", "slowed", "stalled"],
+)
+def test_a_machine_that_slows_both_alike_is_no_drift(machine: dict[str, float], verdicts: set[str]) -> None:
+    assert {judge(latencies(seed, **machine), Ended(60)).verdict for seed in range(4)} == verdicts
+
+
 def test_latency_that_creeps_up_is_drift() -> None:
     rows = soak()
     rng = np.random.default_rng(2)
@@ -122,7 +168,9 @@ def test_failed() -> None:
     )
     rows[12]["failures"] = {"status 502": 20}
     assert judge(rows, Ended(60)).verdict == "stable"
-    found = judge(rows, Ended(60, death="The engine ended: cause: out of memory."))
+    # However it went on.
+    rows[20]["death"] = "The engine ended: cause: out of memory."
+    found = judge(rows, Ended(60))
     assert (found.verdict, found.reasons[0]) == ("failed", "The engine ended: cause: out of memory.")
 
 
