@@ -60,8 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--baseline",
         choices=(OPT_OUT, COLD),
         default=OPT_OUT,
-        help="plain decoding without --plain: requests that opt out, as k=0 in the engine's table serves them, or the "
-        "draft model not run at all (default: %(default)s)",
+        help="plain decoding without --plain: requests that opt out under a cap of 0, as k=0 in the engine's table "
+        "serves them, or the draft model not run at all (default: %(default)s)",
     )
     group.add_argument("--no-confirm", dest="confirm", action="store_false", help="without the independent second run")
     group.add_argument("--confirm-rounds", type=_rounds, default=CONFIRM_ROUNDS, help="(default: %(default)s)")
@@ -93,7 +93,7 @@ class Sweep:
                 f"--concurrencies: {max(args.concurrency)} in flight, but {self._source} has max_num_seqs "
                 f"{self._max_num_seqs}: the others would wait in line; name fewer, or raise max_num_seqs"
             )
-        found = prompt_files.limited(prompt_files.read(args.prompts, say), args.max_tokens)
+        found = prompt_files.limited(prompt_files.read(args.prompts, say, run=run), args.max_tokens)
         if args.greedy:
             found = prompt_files.greedy(found)
         self._shares = prompt_files.shares(found)
@@ -106,6 +106,7 @@ class Sweep:
 
     def go(self) -> int:
         options = _options(self._args, self._source, self._run)
+        self._in_table = _ks_of(options.config or self._source)
         try:
             with stand_engine(options, self._run, self._say) as engine:
                 if self._cells:
@@ -125,7 +126,7 @@ class Sweep:
     def _on(self, engine: Engine) -> None:
         ks = self._ks(engine)
         server = Server(engine, self._run, self._say, self._args.baseline)
-        self._note_soft(server, engine)
+        self._note_limits(server, engine, ks)
         self._asked = Asked(
             ks,
             self._args.concurrency,
@@ -159,6 +160,8 @@ class Sweep:
                 if stop := self._out_of_time(stage, turn):
                     self._notes.append(stop)
                     return
+                if self._run.told["state"] == State.DONE:
+                    self._run.reopen()
                 bar.advance(0, _words(turn))
                 batch = self._deal.batch(turn.round, turn.concurrency, held_out=stage == CONFIRM)
                 self._cells += server.block(stage, turn, batch)
@@ -200,18 +203,23 @@ class Sweep:
             self._notes.append(f"k above {most} was not tried, as the engine is configured for {most}: {remedy}.")
         return possible
 
-    def _note_soft(self, server: Server, engine: Engine) -> None:
+    def _note_limits(self, server: Server, engine: Engine, ks: Sequence[int]) -> None:
         if server.soft:
             self._notes.append(
                 f"The engine can only drop drafts ({server.soft}): each k took the drafting time of {engine.k} tokens, "
                 "so that small ks look slower here than they would be if they were configured. Compare those by "
                 "engines of their own, each with its num_speculative_tokens."
             )
-        device = engine.fingerprint.get("device")
-        if device not in (None, "cpu") and self._args.engine is not None:
+            return
+        lacking = [k for k in (PLAIN, *ks) if k not in (self._in_table or {engine.k})]
+        if lacking and not str(engine.fingerprint.get("device") or "cpu").startswith("cpu"):
+            remedy = f"raise max_num_seqs to {max(self._args.concurrency) + len(ks) + 1} at least, or try fewer ks"
+            if self._args.engine is not None:
+                remedy = "have the sweep start the engine, by -c FILE, which gives it a table with all of them"
             self._notes.append(
-                "With CUDA graphs captured for one k, other ks may run without them, and a table by batch size changes "
-                "how vLLM captures them: have the sweep start the engine, by -c FILE, which measures with a table."
+                f"vLLM may run k={', '.join(map(str, lacking))} without full CUDA graphs, so that they look slower "
+                "than they are: it captures them for the ks of the table in the engine's configuration, or without a "
+                f"table for its num_speculative_tokens alone. So {remedy}."
             )
 
     # ---- the end
@@ -299,7 +307,8 @@ def _source(args: argparse.Namespace, run: Run) -> Path | None:
 
 def _options(args: argparse.Namespace, source: Path | None, run: Run) -> EngineOptions:
     """The engine to be swept: where the lab starts it, one with the largest k, and a table that allows it at every
-    batch size, as vLLM runs differently with and without one (its CUDA graphs, above all).
+    batch size of the sweep and has the others at sizes that it does not reach, so that vLLM captures its CUDA graphs
+    for all of them.
     """
     options = _asked_of_stand(args)
     if options.engine is not None or source is None:
@@ -310,8 +319,15 @@ def _options(args: argparse.Namespace, source: Path | None, run: Run) -> EngineO
     if config.method in FIXED_LENGTH:
         return replace(options, config=source, target=None, draft=None)
     flat = [[1, config.max_num_seqs, max(args.k)]]
-    text = table.tuned(source, flat, "as the sweep runs it: the cap decides")
+    rows = table.with_every(args.k, flat, max(args.concurrency), config.max_num_seqs) or flat
+    text = table.tuned(source, rows, "as the sweep runs it: the cap decides")
     return replace(options, config=run.write("speculative_config.swept.yaml", text), target=None, draft=None)
+
+
+def _ks_of(file: Path | None) -> frozenset[int]:
+    """The ks of the table in an engine's file; none where there is no table, or no file."""
+    speculative = None if file is None else load(file, fetched=False).speculative
+    return frozenset(k for _, _, k in (speculative or {}).get(table.KEY) or ())
 
 
 def _asked_of_stand(args: argparse.Namespace) -> EngineOptions:

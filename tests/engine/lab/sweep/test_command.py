@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from specwatch_engine.lab import prompts as prompt_files
+from specwatch_engine.lab import recorded
 from specwatch_engine.lab.__main__ import main, parser_of
 from specwatch_engine.lab.run import Run
 from specwatch_engine.lab.summary import read
@@ -19,6 +21,8 @@ from support.stepping_engine import SteppingEngine, serving
 
 P = {"easy": 0.99, "hard": 0.7}
 K_8 = "num_speculative_tokens: 8"
+#: Every k of 2 to 6 and 0, at batch sizes that 8 in flight do not reach.
+ALL = [[1, 11, 6], [12, 12, 5], [13, 13, 4], [14, 14, 3], [15, 15, 2], [16, 16, 0]]
 
 
 @pytest.fixture(autouse=True)
@@ -149,6 +153,84 @@ def test_time_that_is_up_ends_it(url: str) -> None:
     assert "--minutes 0.0001 were up" in " ".join(told()["summary"]["reasons"])
 
 
+def test_plain_decoding_is_at_a_cap_of_zero(engine: SteppingEngine, url: str) -> None:
+    # Whoever only opts out is drafted for here.
+    engine.obeys = False
+    assert sweep(url, "--no-confirm") in (0, 2)
+    assert told()["state"] == "done"
+    rows = [row for row in cells() if row["k"] == 0]
+    assert len(rows) == 3
+    assert all(answer["steps"] is None for row in rows for answer in row["answers"])
+
+
+def test_both_engines_have_a_block_s_prompts_in_their_caches(engine: SteppingEngine, url: str) -> None:
+    plain = SteppingEngine(P)
+    plain.cap = 0
+    with serving(plain) as there:
+        assert sweep(url, "--no-confirm", "--plain", there) in (0, 2)
+    of_plain, of_other = ([json.loads(body)["max_tokens"] for body in each.bodies if body] for each in (plain, engine))
+    assert of_plain == [16] * 4 + ([1] * 4 + [16] * 4) * 3
+    assert of_other == [16] * 4 + ([1] * 4 + [16] * 8) * 3
+
+
+def test_a_plain_engine_that_speculates_is_refused(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert sweep(url, "--plain", url) == 2
+    assert f"--plain: the engine at {url} speculates itself" in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_a_done_run_that_goes_on_runs(engine: SteppingEngine, url: str) -> None:
+    engine.plain = 30.0
+    assert sweep(url) == 0
+    # Amid a block of the confirmation, after the 8 requests that warm up.
+    last = engine.asked + 14
+    states = []
+
+    def request(number: int) -> None:
+        states.append((told()["state"], told()["ended_at"]))
+        if number == last:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    engine.on_request = request
+    assert main(["sweep", "--resume", "run", "--confirm-rounds", "4"]) == 130
+    assert states[-1] == ("running", None)
+    assert told()["state"] == "interrupted"
+
+
+def test_a_sweep_of_recorded_traffic_goes_on_with_its_own_prompts(
+    url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = prompt_files.read("prompts.jsonl")
+    monkeypatch.setattr(recorded, "recorded", lambda source, tell, most: there)
+    assert sweep(url, "--prompts", "http://127.0.0.1:1", "--minutes", "0.0001") == 2
+    assert told()["state"] == "done"
+    assert main(["sweep", "--resume", "run"]) == 2
+    del there[0]
+    capsys.readouterr()
+    assert main(["sweep", "--resume", "run"]) == 2
+    assert "are others than when the run began" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("device", "rows", "noted"),
+    [
+        ("cpu: Some Processor x 4", None, False),
+        ("NVIDIA H200 x 1", None, True),
+        ("NVIDIA H200 x 1", "[[1, 16, 10]]", True),
+        ("NVIDIA H200 x 1", "[[1, 13, 10], [14, 14, 4], [15, 15, 1], [16, 16, 0]]", False),
+    ],
+)
+def test_ks_without_graphs_of_their_own_are_told_of(
+    device: str, rows: str | None, noted: bool, engine: SteppingEngine, url: str
+) -> None:
+    engine.device = device
+    if rows is not None:
+        with Path("engine.yaml").open("a") as file:
+            file.write(f"  num_speculative_tokens_per_batch_size: {rows}\n")
+    assert sweep(url, "--engine-config", "engine.yaml", "--minutes", "0.0001") == 2
+    reasons = " ".join(told()["summary"]["reasons"])
+    assert ("CUDA graphs" in reasons, "k=0, 1, 4 without full" in reasons) == (noted, noted)
+
+
 @pytest.mark.parametrize(
     ("name", "change", "more", "says"),
     [
@@ -156,13 +238,24 @@ def test_time_that_is_up_ends_it(url: str) -> None:
         ("no speculation", {"method": None}, (), "start it with a draft model"),
         ("k too small", {"most": 4}, ("--k", "5-8"), "configured for 4 draft tokens, fewer than all of these"),
         ("a table of its own", {"table": 2}, (), "a table or rule by batch size in its configuration"),
-        ("opt-outs are drafted for", {"obeys": False}, (), "give --plain URL"),
+        (
+            "drafts can only be dropped",
+            {"method": "suffix", "mode": "soft", "soft_only": "the proposer suffix always drafts 10 tokens"},
+            (),
+            "no plain decoding to compare with: the proposer suffix always drafts 10 tokens, whatever the cap: give",
+        ),
         ("no figures", {"tells": False}, (), "--per-request-spec-decode-metrics detailed"),
         ("cold is not possible", {}, ("--baseline", "cold"), "give --baseline opt-out"),
         ("all fail", {"broken": True}, (), "EngineDeadError"),
         ("too many at once", {}, ("--engine-config", "engine.yaml", "--concurrencies", "1,32"), "max_num_seqs 16"),
         ("no such file", {}, ("--engine-config", "none.yaml"), "there is no file none.yaml"),
         ("a batch too small", {}, ("--batch", "1"), "--batch: 1 prompts never keep 2"),
+        (
+            "too few prompts",
+            {},
+            ("--concurrencies", "48", "--batch", "48"),
+            "a batch has 40 prompts, which never keep 48 requests in flight",
+        ),
     ],
 )
 def test_refusals_name_the_remedy(
@@ -199,9 +292,12 @@ def test_wrong_use(more: tuple[str, ...], says: str, capsys: pytest.CaptureFixtu
     assert says in capsys.readouterr().err
 
 
-def test_another_who_steers_ends_it(engine: SteppingEngine, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("cap", [0, 1])
+def test_another_who_steers_ends_it(
+    cap: int, engine: SteppingEngine, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     def steal(number: int) -> None:
-        if number > 20:
+        if engine.cap == cap:
             engine.cap = 9
 
     engine.on_request = steal
@@ -211,8 +307,11 @@ def test_another_who_steers_ends_it(engine: SteppingEngine, url: str, capsys: py
 
 def test_a_proposer_of_fixed_length_and_ks_beyond_the_engine_s_are_told_of(engine: SteppingEngine, url: str) -> None:
     engine.method, engine.soft_only = "suffix", "the proposer suffix always drafts 4 tokens"
-    engine.mode, engine.most, engine.plain = "soft", 4, 30.0
-    assert sweep(url, "--k", "3-6", "--no-confirm") == 0
+    engine.mode, engine.most = "soft", 4
+    plain = SteppingEngine(P, plain=30.0)
+    plain.cap = 0
+    with serving(plain) as there:
+        assert sweep(url, "--k", "3-6", "--no-confirm", "--plain", there) == 0
     assert {row["k"] for row in cells()} == {0, 3, 4}
     reasons = " ".join(told()["summary"]["reasons"])
     assert "can only drop drafts (the proposer suffix always drafts 4 tokens)" in reasons
@@ -223,17 +322,25 @@ def test_a_proposer_of_fixed_length_and_ks_beyond_the_engine_s_are_told_of(engin
 @pytest.mark.parametrize(
     ("name", "text", "k", "table"),
     [
-        ("k is raised", "model: a/b\nmax_num_seqs: 16\nspeculative_model: c/d\nnum_speculative_tokens: 4\n", 6, True),
+        ("k is raised", "model: a/b\nmax_num_seqs: 16\nspeculative_model: c/d\nnum_speculative_tokens: 4\n", 6, ALL),
         (
             "a rule of its own is out of the way",
             f"model: a/b\nspeculation_min_batch_size: 9\nspeculative_model: c/d\nmax_num_seqs: 16\n{K_8}",
             6,
-            True,
+            ALL,
         ),
-        ("a method that takes no table", "model: a/b\nspeculative_config: {method: suffix}\n", None, False),
+        (
+            "there is no room for all ks",
+            f"model: a/b\nspeculative_model: c/d\nmax_num_seqs: 13\n{K_8}",
+            6,
+            [[1, 13, 6]],
+        ),
+        ("a method that takes no table", "model: a/b\nspeculative_config: {method: suffix}\n", None, None),
     ],
 )
-def test_an_engine_that_is_started_may_draft_every_k(name: str, text: str, k: int | None, table: bool) -> None:
+def test_an_engine_that_is_started_may_draft_every_k(
+    name: str, text: str, k: int | None, table: list[list[int]] | None
+) -> None:
     Path("own.yaml").write_text(text)
     parser = parser_of("sweep", command)
     args = parser.parse_args(["-c", "own.yaml", "--prompts", "prompts.jsonl", "--k", "2-6"])
@@ -246,7 +353,7 @@ def test_an_engine_that_is_started_may_draft_every_k(name: str, text: str, k: in
     config = load(options.config)
     assert config.num_speculative_tokens == k, name
     assert config.speculative is not None
-    assert config.speculative.get("num_speculative_tokens_per_batch_size") == ([[1, 16, 6]] if table else None)
+    assert config.speculative.get("num_speculative_tokens_per_batch_size") == table
 
 
 def test_target_and_draft_are_started_with_the_largest_k() -> None:
