@@ -114,7 +114,7 @@ def run(args: argparse.Namespace, run: Run, say: Say) -> int:
 def _measure(args: argparse.Namespace, run: Run, say: Say) -> None:
     if run.rows(_DISTURBED):
         raise StandError("a part of this run was measured while something else steered the engine: begin a new run")
-    there = prompts_of.read(args.prompts, say)
+    there = prompts_of.read(args.prompts, say, run=run)
     shares = prompts_of.shares(there)
     chosen = prompts_of.limited(prompts_of.sample(there, args.number, args.seed), args.max_tokens)
     if args.greedy:

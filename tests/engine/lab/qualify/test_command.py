@@ -8,8 +8,10 @@ import msgspec
 import pytest
 import yaml
 from specwatch_engine.demo.weights import CHECKPOINTS
+from specwatch_engine.lab import recorded
 from specwatch_engine.lab.__main__ import parser_of
 from specwatch_engine.lab.progress import Say
+from specwatch_engine.lab.prompts import CHAT, Prompt, PromptError
 from specwatch_engine.lab.qualify import certificate, command
 from specwatch_engine.lab.qualify.gates import Limits
 from specwatch_engine.lab.qualify.outputs import Outputs
@@ -113,6 +115,21 @@ def test_replies_that_were_compared_twice_count_once(tmp_path: Path) -> None:
         run.append("outputs", msgspec.to_builtins(Outputs("a", "s", identical, concurrency=4)))
     run.append("outputs", msgspec.to_builtins(Outputs("a", "s", True, concurrency=1)))
     assert [each.identical for each in command.evidence(run, Limits()).outputs] == [True, True]
+
+
+def test_recorded_traffic_that_moved_on_ends_a_run_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = [Prompt(f"p{i}", "s", {"messages": []}, CHAT) for i in range(3)]
+    monkeypatch.setattr(recorded, "recorded", lambda source, tell, most: there[:2])
+    run = Run.create("qualify", {}, tmp_path / "run")
+    args = options("--prompts", "http://127.0.0.1:1", "--engine", "http://127.0.0.1:1")
+    with pytest.raises(StandError, match="nothing answers"):
+        command._measure(args, run, Say())
+    monkeypatch.setattr(recorded, "recorded", lambda source, tell, most: there[1:])
+    with pytest.raises(PromptError, match="begin a new run"):
+        command._measure(args, run, Say())
+    run.close()
 
 
 async def test_a_run_that_ended_is_only_signed(drafting: Any, prompt_file: Path, tmp_path: Path) -> None:
