@@ -22,10 +22,10 @@ ROWS = "minutes"
 MINUTE_S = 60
 #: The sidecar writes within a second of a reply's end.
 _WRITTEN_S = 2.0
-#: A minute is read without the replies that take longer than so many minutes behind it.
-_PATIENCE = 2
-#: A request of which nothing came for so many minutes is not answered any more, where the soak ends.
-_HUNG, NO_ANSWER = 1, "no answer"
+#: A minute is read without the replies that take longer than so long behind it, s.
+_PATIENCE_S = 120.0
+#: A request of which nothing has come for so long, s, when the soak ends, has failed; and what its failure is called.
+_HUNG_S, NO_ANSWER = 60.0, "no answer"
 #: Minutes in which nothing was answered until the soak ends: nothing more is to be learned.
 _SILENT = 5
 #: Behind so many minutes the verdict so far is drawn every fifth one only: it takes longer the more there are.
@@ -83,7 +83,7 @@ class Soak:
             if sending.done() and now < end:
                 # It does not end by itself before its time.
                 sending.result()
-            answered = self.load.oldest() >= end or now > end + _PATIENCE * self.minute_s
+            answered = self.load.oldest() >= end or now > end + _PATIENCE_S
             if now >= end and answered:
                 await asyncio.sleep(_WRITTEN_S)
                 return
@@ -134,7 +134,7 @@ class Soak:
             more = self.load.taken(later)
             sent.requests += more.requests
             sent.failures += more.failures
-        silent_since = time.time() - _HUNG * self.minute_s
+        silent_since = time.time() - _HUNG_S
         if silent := self.load.silent(silent_since):
             sent.requests += silent
             sent.failures[NO_ANSWER] += silent

@@ -14,7 +14,7 @@ import pytest
 from specwatch_engine.lab.progress import Say
 from specwatch_engine.lab.prompts import Prompt
 from specwatch_engine.lab.run import Run, RunError, State
-from specwatch_engine.lab.soak import command
+from specwatch_engine.lab.soak import command, minutes
 from specwatch_engine.lab.soak.load import Load, Phase, _Flight
 from specwatch_engine.lab.soak.minutes import ROWS, Soak, line
 from specwatch_engine.lab.soak.private import Watched, private
@@ -181,7 +181,11 @@ class Hanging(SteeredEngine):
             await writer.drain()
 
 
-async def test_an_engine_that_hangs_in_the_last_minute_has_failed(tmp_path: Path) -> None:
+async def test_an_engine_that_hangs_in_the_last_minute_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(minutes, "_PATIENCE_S", 4.0)
+    monkeypatch.setattr(minutes, "_HUNG_S", 2.0)
     run = Run.create("soak", {"minutes": 3}, tmp_path / "run")
     async with running(Hanging(100).handler) as upstream, before(upstream.url, run) as (engine, watched):
         reader = Reader(watched.api)
