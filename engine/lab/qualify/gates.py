@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from statistics import median
 
 import msgspec
 from scipy.stats import t as student  # type: ignore[import-untyped]
@@ -52,10 +53,11 @@ class PlainKind(StrEnum):
 
 
 class Steps(msgspec.Struct, frozen=True):
-    """Of one reply: the time after its first token, and the steps that took it."""
+    """Of one reply: the time after its first token, the steps that took it, and how late that token was."""
 
     ms: float
     steps: int
+    first_ms: float = 0.0
 
 
 class Trial(msgspec.Struct, frozen=True):
@@ -144,8 +146,13 @@ def step_times(trials: Sequence[Trial], plain_kind: PlainKind | None) -> StepTim
 
 
 def _mean(found: Sequence[Steps]) -> float | None:
-    """Trimmed, of the times of a step."""
-    times = sorted(each.ms / each.steps for each in found)
+    """Trimmed, of the times of a step.
+
+    A first token later than the median is taken to have been held up with those behind it: where a busy machine has
+    all events come at once, the reply would seem to have taken no time.
+    """
+    first = median(each.first_ms for each in found) if found else 0.0
+    times = sorted((each.ms + max(each.first_ms - first, 0.0)) / each.steps for each in found)
     cut = int(_TRIMMED * len(times))
     kept = times[cut : len(times) - cut]
     return math.fsum(kept) / len(kept) if kept else None

@@ -393,7 +393,7 @@ def steps_of(record: Record, *, plain: bool) -> Steps | None:
         if figures.verify_steps is None or figures.accepted_tokens is None or figures.quality != "ok":
             return None
         steps = figures.verify_steps + max(tokens - 1 - figures.verify_steps - figures.accepted_tokens, 0)
-    return Steps(record.latency_ms - record.ttft_ms, steps) if steps > 0 else None
+    return Steps(record.latency_ms - record.ttft_ms, steps, record.ttft_ms) if steps > 0 else None
 
 
 def timed(reply: Reply | None) -> Timed | None:

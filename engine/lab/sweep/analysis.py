@@ -1,10 +1,10 @@
 """Pure figures of what was served: speed-ups with intervals, acceptance, step times, and the formulas beside them.
 
-A time per token is (latency - time to first token) / (tokens - 1), summed over replies before it is divided, so that a
-reply of three tokens does not weigh as one of three hundred. The speed-up of a block is that of plain decoding over
-that of k, both over the prompts that every cell of the block answered. Mixed traffic weighs each reply by its
-scenario's share of the file, as batches have more of the rare ones. Over rounds, logarithms of ratios are averaged,
-with Student's t interval: rounds are what is independent.
+A time per token is (latency - time to first token) / (tokens - 1), the time to first token as `blocks_of` bounds it,
+summed over replies before it is divided, so that a reply of three tokens does not weigh as one of three hundred. The
+speed-up of a block is that of plain decoding over that of k, both over the prompts that every cell of the block
+answered. Mixed traffic weighs each reply by its scenario's share of the file, as batches have more of the rare ones.
+Over rounds, logarithms of ratios are averaged, with Student's t interval: rounds are what is independent.
 
 The key of a target is a scenario's name, or MIXED.
 """

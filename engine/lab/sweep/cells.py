@@ -6,9 +6,11 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from sidecar.record import AcceptanceQuality, Outcome
 
@@ -104,11 +106,26 @@ def blocks_of(cells: Iterable[Cell], stage: str) -> list[Block]:
         if cell.stage == stage:
             found.setdefault((cell.round, cell.concurrency, cell.block), {})[cell.k] = cell
     whole = {
-        place[:2]: Block(*place[:2], by_k)
+        place[:2]: Block(*place[:2], _in_time(by_k))
         for place, by_k in found.items()
         if len(by_k) == next(iter(by_k.values())).arms
     }
     return [whole[place] for place in sorted(whole)]
+
+
+def _in_time(by_k: Mapping[int, Cell]) -> dict[int, Cell]:
+    """The cells of a block, with no first token later than their median.
+
+    Where a busy machine, a server or a proxy holds events up, they come at once: the first token then is as late as the
+    last, and the reply would seem to have been decoded in no time. All cells find the prompts in the prefix cache, so
+    that else first tokens differ by little: by what drafting adds before they are sent, which counts as decoding then.
+    """
+    first = median([each.ttft_ms for cell in by_k.values() for each in cell.answers] or [0.0])
+
+    def in_time(each: Answer) -> Answer:
+        return each if each.ttft_ms <= first else replace(each, ttft_ms=first)
+
+    return {k: replace(cell, answers=[in_time(each) for each in cell.answers]) for k, cell in by_k.items()}
 
 
 def answer_of(reply: Reply) -> Answer | None:

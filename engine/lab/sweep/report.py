@@ -36,7 +36,8 @@ SWEEP, CONFIRM = "sweep", "confirm"
 DEFINITIONS = {
     "k": "Draft tokens of a verify step.",
     "R": "Time per token of plain decoding over that of k, after the first token, of the same prompts in the same "
-    "round; geometric mean over rounds with a 95 % t interval.",
+    "round; geometric mean over rounds with a 95 % t interval. A first token counts as no later than the median of its "
+    "round, as events that something holds up come all at once.",
     "true_ar": "Plain decoding by an engine that never speculates.",
     "spec_disabled": "Plain decoding by the engine under test, asked not to draft; its draft model may still run.",
     "p": "Accepted / drafted tokens; it falls as k grows. Per token: accepted / judged tokens, comparable across k.",

@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 from msgspec import convert
+from msgspec.structs import replace
 from specwatch_engine.lab.qualify.gates import (
     ENOUGH_TRIALS,
     PlainKind,
@@ -67,6 +68,20 @@ def test_a_reply_that_the_machine_held_up_does_not_count() -> None:
     c = step_times(rows, PlainKind.TRUE_AR).c
     assert c is not None
     assert c.value == pytest.approx(0.2, rel=0.1)
+
+
+def test_replies_whose_events_came_all_at_once_do_not_count_as_fast() -> None:
+    rows = trials()
+    # Three of ten, more than a trimmed mean leaves out.
+    for i in range(0, 18, 3):
+        steps = rows[i].by_k[5]
+        rows[i] = replace(rows[i], by_k=rows[i].by_k | {5: Steps(0.5, steps.steps, 20.0 + steps.ms - 0.5)})
+    told = [
+        replace(row, by_k={k: each if each.first_ms else replace(each, first_ms=20.0) for k, each in row.by_k.items()})
+        for row in rows
+    ]
+    times = step_times(told, PlainKind.TRUE_AR)
+    assert times.by_k[5].value == pytest.approx(step_times(trials(), PlainKind.TRUE_AR).by_k[5].value, rel=0.001)
 
 
 def test_one_draft_length_bounds_the_draft_step() -> None:

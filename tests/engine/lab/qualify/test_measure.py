@@ -45,10 +45,10 @@ def timed(**changes: Any) -> Record:
 @pytest.mark.parametrize(
     ("name", "found", "plain", "expected"),
     [
-        ("verify steps", timed(), False, Steps(200.0, 4)),
-        ("a step at the end drafted nothing", timed(completion_tokens=9), False, Steps(200.0, 6)),
-        ("the end was cut off", timed(completion_tokens=6), False, Steps(200.0, 4)),
-        ("plain", timed(acceptance=Acceptance()), True, Steps(200.0, 6)),
+        ("verify steps", timed(), False, Steps(200.0, 4, 100.0)),
+        ("a step at the end drafted nothing", timed(completion_tokens=9), False, Steps(200.0, 6, 100.0)),
+        ("the end was cut off", timed(completion_tokens=6), False, Steps(200.0, 4, 100.0)),
+        ("plain", timed(acceptance=Acceptance()), True, Steps(200.0, 6, 100.0)),
         ("one token", timed(completion_tokens=1, acceptance=Acceptance()), True, None),
         ("no figures", timed(acceptance=Acceptance()), False, None),
         ("failed", timed(outcome=Outcome.TIMEOUT), False, None),

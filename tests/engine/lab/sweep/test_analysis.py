@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from specwatch_engine.lab.load import Reply
 from specwatch_engine.lab.prompts import CHAT, Prompt
 from specwatch_engine.lab.sweep.analysis import (
@@ -139,6 +140,23 @@ def test_step_times_are_a_line_whatever_the_clock_does(drift: float) -> None:
     assert found is not None
     assert found.c == pytest.approx(0.15, rel=0.03)
     assert found.a_ms / found.plain_ms == pytest.approx(1.2, rel=0.03)
+
+
+def test_replies_whose_events_came_all_at_once_do_not_count_as_fast() -> None:
+    cells = swept(Clock({"a": 0.7}, a=12, b=1.5), {"a": 40}, ks=(1, 4), rounds=3)
+
+    def speed(served: list[Cell]) -> float:
+        found = ratio(differences((times(each, MIXED, {"a": 1.0}) for each in blocks_of(served, "sweep")), PLAIN, 4))
+        assert found is not None
+        return found.value
+
+    burst = [
+        replace(each, answers=[replace(one, ttft_ms=one.latency_ms - 0.5) for one in each.answers])
+        if (each.round, each.k) == (1, 4)
+        else each
+        for each in cells
+    ]
+    assert speed(burst) == pytest.approx(speed(cells), rel=0.001)
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.1])
