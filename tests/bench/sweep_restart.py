@@ -22,7 +22,7 @@ from specwatch_engine.lab.run import Run
 from specwatch_engine.lab.stand import EngineOptions, engine
 from specwatch_engine.lab.sweep import plan
 from specwatch_engine.lab.sweep.analysis import MIXED, differences, ratio, times, words
-from specwatch_engine.lab.sweep.cells import PLAIN, Block, Cell, blocks_of
+from specwatch_engine.lab.sweep.cells import PLAIN, Block, Cell, blocks_of, in_time
 from specwatch_engine.lab.sweep.recommend import choose, race
 from specwatch_engine.lab.sweep.serve import OPT_OUT, Server
 from specwatch_engine.lab.sweep.table import tuned, with_every
@@ -137,7 +137,7 @@ def _together(cells: Sequence[Cell]) -> list[Block]:
     """Cells of a round, served by engines one after the other, as if they were a block: there is nothing nearer."""
     numbers = sorted({cell.round for cell in cells})
     return [
-        Block(number, cells[0].concurrency, {cell.k: cell for cell in cells if cell.round == number})
+        Block(number, cells[0].concurrency, in_time({cell.k: cell for cell in cells if cell.round == number}))
         for number in numbers
     ]
 

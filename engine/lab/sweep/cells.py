@@ -106,14 +106,14 @@ def blocks_of(cells: Iterable[Cell], stage: str) -> list[Block]:
         if cell.stage == stage:
             found.setdefault((cell.round, cell.concurrency, cell.block), {})[cell.k] = cell
     whole = {
-        place[:2]: Block(*place[:2], _in_time(by_k))
+        place[:2]: Block(*place[:2], in_time(by_k))
         for place, by_k in found.items()
         if len(by_k) == next(iter(by_k.values())).arms
     }
     return [whole[place] for place in sorted(whole)]
 
 
-def _in_time(by_k: Mapping[int, Cell]) -> dict[int, Cell]:
+def in_time(by_k: Mapping[int, Cell]) -> dict[int, Cell]:
     """The cells of a block, with no first token later than their median.
 
     Where a busy machine, a server or a proxy holds events up, they come at once: the first token then is as late as the
@@ -122,10 +122,10 @@ def _in_time(by_k: Mapping[int, Cell]) -> dict[int, Cell]:
     """
     first = median([each.ttft_ms for cell in by_k.values() for each in cell.answers] or [0.0])
 
-    def in_time(each: Answer) -> Answer:
+    def bounded(each: Answer) -> Answer:
         return each if each.ttft_ms <= first else replace(each, ttft_ms=first)
 
-    return {k: replace(cell, answers=[in_time(each) for each in cell.answers]) for k, cell in by_k.items()}
+    return {k: replace(cell, answers=[bounded(each) for each in cell.answers]) for k, cell in by_k.items()}
 
 
 def answer_of(reply: Reply) -> Answer | None:
