@@ -7,13 +7,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ DEFAULT_SCENARIO = "default"
 MOST_FAULTS = 10
 #: Recorded prompts that are read; each is a request to the sidecar, which answers 50 a second where nothing is set.
 MOST_RECORDED = 5_000
-#: The rows of a run that tell its recorded prompts apart from others, without a word of them.
+#: The rows of a run that tell which recorded prompts it has, without a word of them.
 SAMPLES = "samples"
 #: Fields of a request that the lab sets itself, or that would keep the figures away: several replies to one prompt
 #: have none of their own.
@@ -90,16 +90,12 @@ def read(
 ) -> list[Prompt]:
     """The prompts of a file, or of a sidecar's admin port (`http://127.0.0.1:8001`): its newest, `most` at most.
 
-    `tell` hears of what was left out, `run` is what they are for. Raises PromptError for a source that cannot be read,
-    has a line that is no prompt, or has none, and for recorded prompts that are not those that the run began with.
+    `tell` hears of what was left out, `run` is what they are for: one that goes on has the recorded prompts that it
+    began with. Raises PromptError for a source that cannot be read, has a line that is no prompt, or has none, and for
+    recorded prompts that are no longer there.
     """
     if str(source).startswith(("http://", "https://")):
-        from .recorded import recorded
-
-        found = recorded(str(source), tell, most)
-        if run is not None:
-            _same(found, str(source), run)
-        return found
+        return _recorded(str(source), tell, most, run)
     path = Path(source)
     if path.is_dir():
         raise PromptError([f"--prompts: {path} is a folder: name a file in it"])
@@ -115,16 +111,25 @@ def read(
     return parse(text, str(path))
 
 
-def _same(prompts: Sequence[Prompt], source: str, run: Run) -> None:
+def _recorded(source: str, tell: Tell, most: int, run: Run | None) -> list[Prompt]:
     """Two samples in one run would be judged as if they were one. Raises PromptError."""
-    ids = hashlib.sha256("\n".join(prompt.id for prompt in prompts).encode("utf-8", "replace")).hexdigest()
-    had = next((row["ids"] for row in run.rows(SAMPLES) if row["source"] == source), None)
-    if had is None:
-        run.append(SAMPLES, {"source": source, "ids": ids})
-    elif had != ids:
-        raise PromptError(
-            [f"--prompts: the newest prompts of {source} are others than when the run began: begin a new run"]
-        )
+    from .recorded import recorded
+
+    if run is None:
+        return recorded(source, tell, most)
+    row = next((row for row in run.rows(SAMPLES) if row["source"] == source), None)
+    until = row["until"] if row is not None else datetime.now(UTC).isoformat()
+    found = recorded(source, tell, most, until)
+    if row is None:
+        run.append(SAMPLES, {"source": source, "until": until, "ids": [prompt.id for prompt in found]})
+        return found
+    had = set(row["ids"])
+    # A request that was under way then has been recorded since.
+    found = [prompt for prompt in found if prompt.id in had]
+    if len(found) < len(had):
+        gone = len(had) - len(found)
+        raise PromptError([f"--prompts: {gone} of the {len(had)} prompts of {source} are gone: begin a new run"])
+    return found
 
 
 def parse(text: str, name: str) -> list[Prompt]:

@@ -32,10 +32,11 @@ _PLACEHOLDER = re.compile(
 )
 
 
-def recorded(url: str, tell: Callable[[str], object], most: int) -> list[Prompt]:
+def recorded(url: str, tell: Callable[[str], object], most: int, until: str | None = None) -> list[Prompt]:
     """The prompts that the sidecar at `url` has stored: the newest, `most` at most; `tell` hears what was left out.
 
-    Each is asked for by itself, and the sidecar bounds how often (admin_per_second).
+    `until`: of requests that began before it, ISO 8601. Each is asked for by itself, and the sidecar bounds how often
+    (admin_per_second).
 
     Raises PromptError where it does not answer, or has none.
     """
@@ -53,7 +54,8 @@ def recorded(url: str, tell: Callable[[str], object], most: int) -> list[Prompt]
         cursor: str | None = None
         tell(f"the prompts that {url} has stored are being read, the newest {most:,} at most")
         while len(prompts) < most:
-            page = _get(client, url, "/requests", {"limit": _PAGE} | ({"cursor": cursor} if cursor else {}))
+            query = {"limit": _PAGE, "cursor": cursor, "until": until}
+            page = _get(client, url, "/requests", {name: value for name, value in query.items() if value})
             for row in page.get("requests") or ():
                 found = _prompt(client, url, row)
                 if not isinstance(found, Prompt):
