@@ -139,7 +139,7 @@ def test_a_warm_up_without_drafts_is_told(bench: Bench, options: list[str], expe
 def test_a_stop_does_not_wait_for_the_warm_up(bench: Bench) -> None:
     started = time.monotonic()
     assert bench.run(bench.job("hang=30"), when=("warming up", 1, signal.SIGINT)) == OK
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 15
 
 
 def test_a_stop_during_start_up(bench: Bench) -> None:
