@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TypeAlias
 
+from .children import die_with_parent
 from .settings import Settings, SettingsError, load
 from .store.lab import LabError, put
 
@@ -55,7 +56,12 @@ def run(kind: str, arguments: Sequence[str], settings_file: Path | None = None) 
     named = [Path(part) for each in arguments for part in (each, each.partition("=")[2]) if part]
     before = {folder: _held(folder) for folder in [*named, *_children(ROOT)]}
     with _outliving() as children:
-        child = subprocess.Popen([sys.executable, "-m", MODULE, kind, *arguments])
+        # A group of its own: Ctrl-C would reach it twice, and a signal to this process alone never.
+        child = subprocess.Popen(
+            [sys.executable, "-m", MODULE, kind, *arguments],
+            process_group=0,
+            preexec_fn=die_with_parent if sys.platform == "linux" else None,
+        )
         children.append(child)
         folder = _folder_of(child, named, before) if settings is not None else None
         while settings is not None and folder is not None:
@@ -87,11 +93,8 @@ def _settings(file: Path | None) -> Settings | None:
 
 @contextmanager
 def _outliving() -> Iterator[list[_Child]]:
-    """Outlive the signals that end the processes that are put into the list: they have a run to close, and this one its
-    row.
-
-    Ctrl-C reaches all, as they are of one process group. The handler does nothing, and is not SIG_IGN, which a child
-    would inherit.
+    """Outlive the signals that end the processes that are put into the list, which get them from here: they have a run
+    to close, and this one its row.
     """
     children: list[_Child] = []
 
@@ -100,8 +103,10 @@ def _outliving() -> Iterator[list[_Child]]:
             child.send_signal(number)
 
     before = {
-        signal.SIGINT: signal.signal(signal.SIGINT, lambda number, frame: None),
-        signal.SIGTERM: signal.signal(signal.SIGTERM, end),
+        number: signal.signal(number, end)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        # nohup has the terminal's end ignored.
+        if signal.getsignal(number) is not signal.SIG_IGN
     }
     try:
         yield children

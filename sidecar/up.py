@@ -1,6 +1,5 @@
 """`specwatch up`: engine(s), sidecar and dashboard as one, each in a process of its own."""
 
-import ctypes
 import json
 import os
 import secrets
@@ -21,6 +20,7 @@ from typing import Any
 import httpx
 from rich.console import Console
 
+from .children import die_with_parent
 from .engine_feed.feed import MAX_PATH
 from .incident import Incident
 from .settings import Settings, split_address
@@ -225,7 +225,8 @@ class Up:
             env=os.environ | (self._shared if shares else {}) | (variables or {}),
             # Ctrl-C reaches this process alone; the parts are then stopped in order.
             start_new_session=True,
-            preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+            # It would keep its port.
+            preexec_fn=die_with_parent if sys.platform == "linux" else None,
         )
         if output is not None:
             output.close()
@@ -316,12 +317,6 @@ def _pump(name: str, child: subprocess.Popen[bytes], ready: threading.Event) -> 
         _console.print(f"{name}: {line.removeprefix('engine: ')}", markup=False, soft_wrap=True)
         if line.startswith("engine ready on "):
             ready.set()
-
-
-def _die_with_parent() -> None:
-    # A part must not outlive a killed `specwatch up` and keep its port.
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
 
 
 def _check_free(name: str, address: str) -> None:

@@ -108,7 +108,7 @@ def _guarded(room: ModuleType, args: argparse.Namespace, run: Run, say: Say) -> 
             _failed(run, f"a fault of the lab itself: {type(error).__name__}")
             traceback.print_exc()
             say(f"error: a fault of the lab itself; what was measured is in {run.folder}")
-    if run.kind in MEASURING:
+    if run.kind in MEASURING and run.measured:
         say(f"once that is seen to, go on with `{resume_command(run)}`")
     return CANNOT_TELL
 

@@ -26,6 +26,8 @@ DEFAULT_SCENARIO = "default"
 MOST_FAULTS = 10
 #: Recorded prompts that are read; each is a request to the sidecar, which answers 50 a second where nothing is set.
 MOST_RECORDED = 5_000
+#: Prompts of each scenario in a sample, where there are as many.
+LEAST = 50
 #: The rows of a run that tell which recorded prompts it has, without a word of them.
 SAMPLES = "samples"
 #: Fields of a request that the lab sets itself, or that would keep the figures away: several replies to one prompt
@@ -323,7 +325,7 @@ def shares(prompts: Sequence[Prompt]) -> dict[str, float]:
     return {name: count / len(prompts) for name, count in counts.most_common()}
 
 
-def sample(prompts: Sequence[Prompt], number: int, seed: int, least: int = 50) -> list[Prompt]:
+def sample(prompts: Sequence[Prompt], number: int, seed: int, least: int = LEAST) -> list[Prompt]:
     """About `number` prompts, in a random order that the seed alone decides.
 
     Each scenario has its share of the file's, but at least `least` prompts, or all there are: a small one is to be

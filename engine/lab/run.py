@@ -187,6 +187,11 @@ class Run:
             for each in self._open.values():
                 _sync(each)
 
+    @property
+    def measured(self) -> bool:
+        """Whether there are rows, of which a run that goes on would have the use."""
+        return bool(self._open) or any(self.folder.glob("*.jsonl"))
+
     def rows(self, name: str) -> list[dict[str, Any]]:
         """All rows of `NAME.jsonl`, in order; none where there is no such file.
 

@@ -181,11 +181,15 @@ def test_help_is_the_labs_and_names_what_is_added(capfd: pytest.CaptureFixture[s
     assert "SPECWATCH_CONFIG" in said
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_ends_the_lab_and_its_row_says_so(number: signal.Signals, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "group"), [(signal.SIGINT, True), (signal.SIGINT, False), (signal.SIGTERM, False), (signal.SIGHUP, True)]
+)
+def test_ctrl_c_ends_the_lab_and_its_row_says_so(number: signal.Signals, group: bool, tmp_path: Path) -> None:
     database(tmp_path)
     code = (
-        "import sys; from sidecar import lab; lab.MODULE = 'support.scripted_lab'; sys.exit(lab.run('soak', ['waits']))"
+        "import signal, sys; from sidecar import lab; lab.MODULE = 'support.scripted_lab'\n"
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
+        "sys.exit(lab.run('soak', ['waits']))"
     )
     started = subprocess.Popen(
         [sys.executable, "-c", code],
@@ -204,7 +208,7 @@ def test_ctrl_c_ends_the_lab_and_its_row_says_so(number: signal.Signals, tmp_pat
             time.sleep(0.05)
         assert rows(tmp_path)[0]["state"] == "running"
         # A terminal sends Ctrl-C to the whole group; a service manager ends the process that it knows.
-        if number is signal.SIGINT:
+        if group:
             os.killpg(started.pid, number)
         else:
             started.send_signal(number)

@@ -42,7 +42,8 @@ def main() -> int:
 
     save()
     if "waits" in rest:
-        signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda number, frame: signal.raise_signal(signal.SIGINT))
         print("waits", flush=True)
         try:
             time.sleep(60)

@@ -119,7 +119,8 @@ def _measure(args: argparse.Namespace, run: Run, say: Say) -> None:
     chosen = prompts_of.limited(prompts_of.sample(there, args.number, args.seed), args.max_tokens)
     if args.greedy:
         chosen = prompts_of.greedy(chosen)
-    say(f"{len(chosen)} of {len(there)} prompts, of {len(shares)} scenarios")
+    each = f"at least {prompts_of.LEAST} of each where there are as many"
+    say(f"{len(chosen)} of {len(there)} prompts, of {len(shares)} scenarios, {each}")
     options, every_k = _options(args, run, say)
     with engine_of(options, run, say) as engine:
         if engine.k == 0:
@@ -249,7 +250,7 @@ def _certificate(args: argparse.Namespace, run: Run, found: Evidence, made: Judg
     if path.exists():
         # It is signed, and is as old as it was.
         issued = datetime.fromisoformat(certificate.read(path.read_bytes())["issued_at"]).timestamp()
-    good = made.verdict in (Verdict.QUALIFIED, Verdict.IN_PART)
+    good = made.verdict.certifies
     document = certificate.make(
         run=run.id,
         verdict=made.verdict.value,
@@ -302,8 +303,11 @@ def _say(say: Say, run: Run, made: Judgement, document: Mapping[str, Any]) -> No
         say(f"- {reason}")
     say(f"report: {run.folder / report.HTML}")
     signed = document["signed_off_by"]
-    words = f"signed off by {signed}" if signed else "unsigned: `specwatch qualify --sign-off NAME --resume"
-    say(f"certificate: {run.folder / CERTIFICATE}, {words}" + ("" if signed else f" {run.folder}` signs it"))
+    words = f"signed off by {signed}"
+    if not signed:
+        words = f"unsigned: `specwatch qualify --sign-off NAME --resume {run.folder}` signs it"
+    none = "" if made.verdict.certifies else "; it certifies no scenario"
+    say(f"certificate: {run.folder / CERTIFICATE}, {words}{none}")
 
 
 def _rounded(value: float | None) -> float | None:

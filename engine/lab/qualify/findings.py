@@ -178,8 +178,7 @@ def _reasons(
     if certified:
         worst = min(certified, key=lambda each: each.figures.low or 0.0)
         names = ", ".join(sorted(each.name for each in certified))
-        good = made in (Verdict.QUALIFIED, Verdict.IN_PART)
-        word = "Certified" if good else "Not certified, although good enough by their own p"
+        word = "Certified" if made.certifies else "Not certified, although good enough by their own p"
         said.append(f"{word}: {names}. The lowest of their intervals begins at {worst.figures.low:.3f} ({worst.name}).")
     if even is not None:
         said += _of_break_even(even)

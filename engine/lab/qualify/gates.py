@@ -40,6 +40,11 @@ class Verdict(StrEnum):
     REJECTED = "rejected"
     CANNOT_TELL = "cannot tell"
 
+    @property
+    def certifies(self) -> bool:
+        """Whether scenarios that are good enough are certified by it."""
+        return self in (Verdict.QUALIFIED, Verdict.IN_PART)
+
 
 class PlainKind(StrEnum):
     """What a plain step was."""

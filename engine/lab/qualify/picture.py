@@ -72,7 +72,7 @@ def _scenario_tables(made: Judgement) -> list[Table]:
         rows.append(
             [
                 each.name,
-                each.standing.value,
+                "good enough" if each.certified and not made.verdict.certifies else each.standing.value,
                 found.requests,
                 each.share,
                 found.p,

@@ -199,6 +199,9 @@ def same_settings(facts: Facts) -> Iterator[Result]:
     here = changed_settings(facts.settings)
     # Of relative paths and of what `specwatch up` adds, nothing is wrong.
     apart = {"engine", "fallback_engine", "demo", "run_dir", "dashboard", "instance", "engine_token", "engine_events"}
+    if facts.settings.engine is not None:
+        # It takes these from the engines' files, where ours sets none.
+        apart |= {"upstream", "fallback_upstream", "draft_model", "num_speculative_tokens"} - here.keys()
     names = sorted(
         key
         for key in running.keys() | here.keys()

@@ -137,16 +137,19 @@ def test_an_interrupted_run_says_how_to_go_on(
         (ValueError("oh"), "error: a fault of the lab itself; what was measured is in "),
     ],
 )
+@pytest.mark.parametrize("measured", [False, True])
 def test_a_fault_ends_the_run_with_words(
-    room: Room, capsys: pytest.CaptureFixture[str], error: Exception, words: str
+    room: Room, capsys: pytest.CaptureFixture[str], error: Exception, words: str, measured: bool
 ) -> None:
     def act(args: argparse.Namespace, run: Run, say: Say) -> int:
+        if measured:
+            run.append("rows", {"asked": 1})
         raise error
 
     room.act = act
     assert command.main(NEW) == 2
     assert words in (err := capsys.readouterr().err)
-    assert "once that is seen to, go on with `specwatch qualify --resume" in err
+    assert ("once that is seen to, go on with `specwatch qualify --resume" in err) == measured
     assert ("Traceback" in err) == isinstance(error, ValueError)
     assert (told()["state"], told()["verdict"]) == ("failed", "cannot tell")
     kept = "a fault of the lab itself: ValueError" if isinstance(error, ValueError) else str(error)

@@ -247,6 +247,23 @@ def test_other_settings_than_those_of_the_sidecar_that_runs() -> None:
     assert (finding.severity, finding.seen) == ("note", ("baseline_share: 0.1 there, 0.3 here",))
 
 
+@pytest.mark.parametrize(
+    ("ours", "seen"),
+    [
+        ({"engine": Path("e.yaml")}, None),
+        ({"engine": Path("e.yaml"), "num_speculative_tokens": 8}, "num_speculative_tokens: 4 there, 8 here"),
+        ({}, "num_speculative_tokens: 4 there, default here"),
+    ],
+)
+def test_what_up_takes_from_the_engine_s_file_is_no_other_setting(ours: dict[str, Any], seen: str | None) -> None:
+    began = VERSIONS[0][0]
+    added = [(began, "one", "settings.num_speculative_tokens", "4"), (began, "one", "settings.draft_model", "d")]
+    base = DatabaseFacts("sqlite", "/f", versions=[*VERSIONS, *added])
+    here = Settings(baseline_share=0.1, spool=Settings.model_fields["spool"].default, **ours)
+    found = run([sidecar.CHECKS[3]], facts(sidecar=side(summary={"instance": "one"}), database=base, settings=here))
+    assert [each for finding in found.findings for each in finding.seen if "tokens" in each] == ([seen] if seen else [])
+
+
 # ---- database
 
 

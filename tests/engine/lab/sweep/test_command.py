@@ -200,14 +200,14 @@ def test_a_sweep_of_recorded_traffic_goes_on_with_its_own_prompts(
     url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     there = prompt_files.read("prompts.jsonl")
-    monkeypatch.setattr(recorded, "recorded", lambda source, tell, most: there)
+    monkeypatch.setattr(recorded, "recorded", lambda source, tell, most, until: there)
     assert sweep(url, "--prompts", "http://127.0.0.1:1", "--minutes", "0.0001") == 2
     assert told()["state"] == "done"
     assert main(["sweep", "--resume", "run"]) == 2
     del there[0]
     capsys.readouterr()
     assert main(["sweep", "--resume", "run"]) == 2
-    assert "are others than when the run began" in capsys.readouterr().err
+    assert " prompts of http://127.0.0.1:1 are gone: begin a new run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
