@@ -15,6 +15,7 @@ from support.stored import rows_of, wait_for, writing
 
 from sidecar.settings import RETENTION_DAYS
 from sidecar.store import due, keeper, refresh, schema
+from sidecar.store.cover import SETTLED_S
 from sidecar.store.engine import DatabaseUrlError, reading_engine, writing_engine
 from sidecar.store.keeper import Keeper, catch_up, prune
 from sidecar.store.partitions import AHEAD, partitions
@@ -50,16 +51,21 @@ def counted(database_url: str, span_s: int = 60) -> int:
 
 def test_rows_are_in_rollups_soon_and_old_ones_go(database_url: str, running: Keeper) -> None:
     now = time.time()
+    began = [now - ago - i for ago in (0, 1, 90, 7200, 3 * DAY, 40 * DAY) for i in range(7)]
+
+    def of_days_that_are_over() -> int:
+        return sum(at // DAY * DAY + DAY + SETTLED_S <= time.time() for at in began)
+
     with writing(database_url) as writer:
-        for ago in (0, 1, 90, 7200, 3 * DAY, 40 * DAY):
-            for i in range(7):
-                writer.put(record(started_at=now - ago - i))
+        for at in began:
+            writer.put(record(started_at=at))
         wait_for(lambda: writer.written == 42)
         wait_for(lambda: counted(database_url) == 42)
         wait_for(lambda: running.pruned["requests"] == 7)
-        wait_for(lambda: counted(database_url, DAY) == 14)
-        writer.put(record(started_at=now - 3 * DAY))
-        wait_for(lambda: counted(database_url, DAY) == 15)
+        wait_for(lambda: counted(database_url, DAY) == of_days_that_are_over())
+        began.append(now - 3 * DAY)
+        writer.put(record(started_at=began[-1]))
+        wait_for(lambda: counted(database_url, DAY) == of_days_that_are_over())
     wait_for(lambda: running.pending == 0)
     assert running.last_error is None
     assert running.passes > 0
