@@ -97,16 +97,18 @@ def _outliving() -> Iterator[list[_Child]]:
     to close, and this one its row.
     """
     children: list[_Child] = []
+    # A script's `&` starts all with SIGINT ignored, children too: it is for them to be ended by another one.
+    deaf = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
     def end(number: int, frame: FrameType | None) -> None:
         for child in children:
-            child.send_signal(number)
+            child.send_signal(signal.SIGTERM if deaf else number)
 
     before = {
         number: signal.signal(number, end)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         # nohup has the terminal's end ignored.
-        if signal.getsignal(number) is not signal.SIG_IGN
+        if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN
     }
     try:
         yield children

@@ -181,14 +181,18 @@ def test_help_is_the_labs_and_names_what_is_added(capfd: pytest.CaptureFixture[s
     assert "SPECWATCH_CONFIG" in said
 
 
+@pytest.mark.parametrize("at_start", ["SIG_DFL", "SIG_IGN"])
 @pytest.mark.parametrize(
     ("number", "group"), [(signal.SIGINT, True), (signal.SIGINT, False), (signal.SIGTERM, False), (signal.SIGHUP, True)]
 )
-def test_ctrl_c_ends_the_lab_and_its_row_says_so(number: signal.Signals, group: bool, tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_lab_and_its_row_says_so(
+    number: signal.Signals, group: bool, at_start: str, tmp_path: Path
+) -> None:
     database(tmp_path)
     code = (
         "import signal, sys; from sidecar import lab; lab.MODULE = 'support.scripted_lab'\n"
         "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
+        f"signal.signal(signal.SIGINT, signal.default_int_handler if '{at_start}' == 'SIG_DFL' else signal.SIG_IGN)\n"
         "sys.exit(lab.run('soak', ['waits']))"
     )
     started = subprocess.Popen(

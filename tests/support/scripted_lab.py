@@ -43,7 +43,7 @@ def main() -> int:
     save()
     if "waits" in rest:
         for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, lambda number, frame: signal.raise_signal(signal.SIGINT))
+            signal.signal(number, signal.default_int_handler)
         print("waits", flush=True)
         try:
             time.sleep(60)
