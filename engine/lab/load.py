@@ -138,6 +138,15 @@ def check_plain(engine: Engine, batch: Batch) -> None:
     )
 
 
+def check_cap(engine: Engine, k: int) -> None:
+    """Raises StandError where a cap that was set to `k` is in force no more."""
+    if (now := engine.control.in_force()) != k:
+        raise StandError(
+            f"the engine's cap was set to {k} and is {now} now: something else steers it, as a sidecar's fallback "
+            "does; stop that meanwhile (`specwatch fallback speculative`), then go on"
+        )
+
+
 def one_token(prompt: Prompt) -> Prompt:
     """The same with a reply of one token, which leaves it in the engine's prefix cache."""
     name = "max_completion_tokens" if prompt.body.get("max_completion_tokens") is not None else "max_tokens"

@@ -18,7 +18,7 @@ from sidecar.probes.embedder import Embedder, NoModel
 from sidecar.record import Arm, Record
 
 from ..control import ControlError
-from ..load import NO_FIGURES, Reply, check_plain, one_token, replies
+from ..load import NO_FIGURES, Reply, check_cap, check_plain, one_token, replies
 from ..progress import Bar, Say
 from ..prompts import Prompt
 from ..run import Run
@@ -242,11 +242,7 @@ class Measure:
         control.cap(0, "hard")
         try:
             yield
-            if (now := control.in_force()) != 0:
-                raise StandError(
-                    f"the engine's cap was set to 0 and is {now} now: something else steers it, as a sidecar's "
-                    "fallback does; stop that meanwhile (`specwatch fallback speculative`), then go on"
-                )
+            check_cap(self.engine, 0)
         finally:
             control.cap(None)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from ...launch.speculation import WITHOUT_DRAFT
 from ..control import ControlError
-from ..load import NO_FIGURES, Batch, LoadError, Reply, check_plain, one_token, replies
+from ..load import NO_FIGURES, Batch, LoadError, Reply, check_cap, check_plain, one_token, replies
 from ..progress import Say
 from ..prompts import Prompt
 from ..run import Run
@@ -124,11 +124,8 @@ class Server:
         if batch.failures.total() == batch.requests:
             raise LoadError(f"all {batch.requests} requests of a batch failed", batch)
         check_plain(self._engine, batch)
-        if not apart and (now := self._control.in_force()) != k:
-            raise StandError(
-                f"the engine's cap was set to {k} and is {now} now: something else steers it, as a sidecar's fallback "
-                "does; stop that for the time of the sweep (`specwatch fallback speculative`), then go on"
-            )
+        if not apart:
+            check_cap(self._engine, k)
         return batch, got
 
     def _try_cold(self) -> None:
