@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import httpx
 import pytest
+import yaml
 
 from .chain import free_ports
 
@@ -174,7 +175,8 @@ def prometheus(
     token: str | None = None,
     blocks: Path | None = None,
 ) -> Iterator[Prometheus]:
-    """targets: job -> host:port, or URLs of admin ports. interval: of scrapes and evaluations.
+    """targets: job -> host:port, or URLs of admin ports. interval: of scrapes and evaluations, also of groups of `rules`
+    that have one of their own (a group waits for up to its interval before its first evaluation).
 
     token: sent with each scrape. blocks: a folder of data that `promtool tsdb create-blocks-from` made.
     """
@@ -185,14 +187,21 @@ def prometheus(
         | ({"authorization": {"credentials": token}} if token is not None else {})
         for job, addresses in targets.items()
     ]
+    copies = []
+    for path in rules:
+        loaded = yaml.safe_load(path.read_text())
+        for group in loaded["groups"]:
+            group.pop("interval", None)
+        copies.append(folder / path.name)
+        copies[-1].write_text(json.dumps(loaded))  # which is YAML too
     config = {
         "global": {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval},
-        "rule_files": [str(path.resolve()) for path in rules],
+        "rule_files": [str(path.resolve()) for path in copies],
         "scrape_configs": jobs,
         "alerting": {"alertmanagers": [{"static_configs": [{"targets": [each.address for each in alertmanagers]}]}]},
     }
     file = folder / "prometheus.yml"
-    file.write_text(json.dumps(config))  # which is YAML too
+    file.write_text(json.dumps(config))
     with _serving(
         folder,
         "prometheus",
