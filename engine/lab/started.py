@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 import yaml
 
 from .control import TOKEN
+from .models import there
 from .progress import Say
 from .run import Run
 from .stand import EngineOptions, StandError
@@ -75,23 +76,20 @@ def started(options: EngineOptions, run: Run, say: Say) -> Iterator[Started]:
 
 
 def configuration(options: EngineOptions, run: Run) -> Path:
-    """The file to start with: the one named, or one of target and draft, written into the run's folder."""
+    """The file to start with: the one named, or one of target and draft, written into the run's folder.
+
+    Raises StandError where that file, or one of the models, is not there.
+    """
     if options.config is not None:
         if not options.config.is_file():
             raise StandError(f"-c: there is no file {options.config}: name a speculative_config.yaml")
         return options.config
     settings = {
-        "model": _path(str(options.target)),
-        "speculative_config": {"model": _path(str(options.draft)), "num_speculative_tokens": options.k},
+        "model": there("--target", str(options.target)),
+        "speculative_config": {"model": there("--draft", str(options.draft)), "num_speculative_tokens": options.k},
     }
     about = "# Written by the lab, of --target, --draft and --k.\n"
     return run.write("speculative_config.yaml", about + yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
-
-
-def _path(model: str) -> str:
-    """A folder as the launcher finds it from elsewhere; a name as it is."""
-    path = Path(model).expanduser()
-    return str(path.resolve()) if path.exists() else model
 
 
 def _wait(process: subprocess.Popen[bytes], words: Path, say: Say, limit_s: float) -> str:

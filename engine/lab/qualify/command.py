@@ -24,6 +24,7 @@ from ...launch.config import ConfigError, load
 from ...launch.speculation import FIXED_LENGTH, WITHOUT_DRAFT, family
 from .. import prompts as prompts_of
 from .. import report
+from ..limits import Limits
 from ..options import positive, positives
 from ..progress import Say
 from ..prompts import Prompt
@@ -35,7 +36,7 @@ from ..sweep import table
 from . import certificate
 from .certificate import CertificateError
 from .findings import Evidence, Judgement, judged
-from .gates import Limits, Verdict
+from .gates import Verdict
 from .measure import ASKED, OUTPUTS, PAIRS, Asked, Measure, Similarity, choose, facts, step_plan, trials_of
 from .outputs import Outputs
 from .pairs import Pair

@@ -10,10 +10,10 @@ from sidecar.probes.acceptance import Counted
 from sidecar.probes.tokenizer_check.report import Report
 from sidecar.probes.truncation import Positions, positions
 
+from ..limits import Limits
 from ..summary import Gate
 from .gates import (
     BreakEven,
-    Limits,
     PlainKind,
     StepTimes,
     Trial,

@@ -28,12 +28,6 @@ ENOUGH_TRIALS = 12
 _TRIMMED = 0.2
 
 
-class Limits(msgspec.Struct, frozen=True):
-    p: float = 0.65
-    #: Draft step / target step.
-    draft_step: float = 1 / 3
-
-
 class Verdict(StrEnum):
     QUALIFIED = "qualified"
     IN_PART = "qualified in part"

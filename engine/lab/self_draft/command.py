@@ -12,6 +12,7 @@ import json
 import os
 from pathlib import Path
 
+from ..limits import Limits
 from ..progress import Say
 from ..run import ROOT, Run, State
 from ..summary import Cell, Summary, Table
@@ -24,8 +25,6 @@ from .tune import Tuned, TuneError, TuneOptions, tune
 
 #: In the folder of a draft: what it was made of.
 STAMP = "self_draft.json"
-#: Of the draft step to the target step; that of `specwatch qualify`.
-_GATE = 1 / 3
 #: vLLM 0.32 takes a draft for one of another method where its path, in lower case, has one of these.
 _TAKEN_FOR_OTHERS = ("eagle-", "eagle3", "dflash", "dspark")
 _MADE, _NOT_MADE = 0, 2
@@ -202,8 +201,9 @@ def _expectation(plan: Plan) -> str:
     if by_bytes is not None:
         words += f", {by_bytes:.2f} by the bytes read for a token, output matrix and all"
     # One more layer than the default would be at the gate, so nothing is said of the default by layers.
-    beyond = max(by_layers, by_bytes or 0.0) >= _GATE
-    gate = f"; the gate is below {_GATE:.2f}, so it may need fewer layers" if beyond else ""
+    limit = Limits().draft_step
+    beyond = max(by_layers, by_bytes or 0.0) >= limit
+    gate = f"; the gate is below {limit:.2f}, so it may need fewer layers" if beyond else ""
     return f"{words}{gate}. These are estimates; specwatch qualify measures it."
 
 

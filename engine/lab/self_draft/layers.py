@@ -9,10 +9,13 @@ is a model of the same kind.
 from __future__ import annotations
 
 import copy
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from ..limits import Limits
 
 #: What configurations call the number of layers.
 _COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
@@ -248,7 +251,7 @@ def lowest(depth: int | None, count: int) -> list[int]:
     if count < 2:
         raise ValueError("cannot be followed: a target of one layer has no lower ones; qualify another draft model")
     if depth is None:
-        depth = max(1, -(-count // 3) - 1)
+        depth = max(1, math.ceil(count * Limits().draft_step) - 1)
     if not 0 < depth < count:
         raise ValueError(f"must be from 1 to {count - 1}, as the target has {count}, not {depth}")
     return list(range(depth))

@@ -279,13 +279,15 @@ def test_the_real_launcher_says_what_is_wrong_with_a_file(tmp_path: Path, told: 
 def test_target_and_draft_become_a_file_that_the_launcher_takes(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "target").mkdir()
+    for name in ("target", "draft"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").touch()
     monkeypatch.chdir(tmp_path)
-    file = started.configuration(EngineOptions(target="target", draft="org/draft", k=7), run)
+    file = started.configuration(EngineOptions(target="target", draft="./draft", k=7), run)
     assert file.parent == run.folder
     assert yaml.safe_load(file.read_text()) == {
         "model": str(tmp_path / "target"),
-        "speculative_config": {"model": "org/draft", "num_speculative_tokens": 7},
+        "speculative_config": {"model": str(tmp_path / "draft"), "num_speculative_tokens": 7},
     }
     from specwatch_engine.launch.config import load
 

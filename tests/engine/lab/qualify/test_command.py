@@ -10,10 +10,10 @@ import yaml
 from specwatch_engine.demo.weights import CHECKPOINTS
 from specwatch_engine.lab import recorded
 from specwatch_engine.lab.__main__ import parser_of
+from specwatch_engine.lab.limits import Limits
 from specwatch_engine.lab.progress import Say
 from specwatch_engine.lab.prompts import CHAT, Prompt, PromptError
 from specwatch_engine.lab.qualify import certificate, command
-from specwatch_engine.lab.qualify.gates import Limits
 from specwatch_engine.lab.qualify.outputs import Outputs
 from specwatch_engine.lab.run import Run, RunError, State
 from specwatch_engine.lab.stand import Engine, StandError

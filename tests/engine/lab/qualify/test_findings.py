@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 from msgspec import convert
 from specwatch_engine.lab import report
+from specwatch_engine.lab.limits import Limits
 from specwatch_engine.lab.qualify.findings import Evidence, judged
-from specwatch_engine.lab.qualify.gates import Limits, Steps, Trial, Verdict
+from specwatch_engine.lab.qualify.gates import Steps, Trial, Verdict
 from specwatch_engine.lab.qualify.measure import Asked
 from specwatch_engine.lab.qualify.outputs import Outputs
 from specwatch_engine.lab.qualify.pairs import Pair, Timed

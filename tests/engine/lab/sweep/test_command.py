@@ -357,7 +357,11 @@ def test_an_engine_that_is_started_may_draft_every_k(
 
 
 def test_target_and_draft_are_started_with_the_largest_k() -> None:
-    args = parser_of("sweep", command).parse_args(["--target", "a/b", "--draft", "c/d", "--prompts", "p", "--k", "1,7"])
+    for name in ("target", "draft"):
+        Path(name).mkdir()
+        Path(name, "config.json").touch()
+    line = ["--target", "target", "--draft", "draft", "--prompts", "p", "--k", "1,7"]
+    args = parser_of("sweep", command).parse_args(line)
     made = Run.create("sweep", {}, Path("run"))
     try:
         options = command._options(args, command._source(args, made), made)
