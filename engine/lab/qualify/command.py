@@ -37,10 +37,12 @@ from . import certificate
 from .certificate import CertificateError
 from .findings import Evidence, Judgement, judged
 from .gates import Verdict
-from .measure import ASKED, OUTPUTS, PAIRS, Asked, Measure, Similarity, choose, facts, step_plan, trials_of
+from .measure import ASKED, OUTPUTS, PAIRS, Asked, Measure, choose, facts, trials_of
 from .outputs import Outputs
 from .pairs import Pair
 from .picture import DEFINITIONS, summary
+from .similarity import Similarity
+from .step_plan import step_plan
 
 #: A signature can be added to a run that has ended.
 MAY_CHANGE = frozenset(("sign_off",))

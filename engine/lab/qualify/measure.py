@@ -3,7 +3,6 @@
 A phase goes on from the rows there are, so that an interrupted run loses the requests in flight only.
 """
 
-import asyncio
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,19 +12,18 @@ from typing import Any
 import msgspec
 
 from sidecar.probes.acceptance import Counted, counted, one
-from sidecar.probes.child import ChildError
-from sidecar.probes.embedder import Embedder, NoModel
 from sidecar.record import Arm, Record
 
-from ..control import ControlError
 from ..load import NO_FIGURES, Reply, check_cap, check_plain, one_token, replies
 from ..progress import Bar, Say
 from ..prompts import Prompt
 from ..run import Run
 from ..stand import Engine, StandError
 from .gates import PlainKind, Steps, Trial, step_times
-from .outputs import Answer, Outputs, compared, is_greedy
+from .outputs import Answer, compared, is_greedy
 from .pairs import Pair, Timed
+from .similarity import Similarity
+from .step_plan import StepPlan
 
 #: Names of the rows' files.
 ASKED, TRIALS, PAIRS, OUTPUTS = "speculative", "steps", "pairs", "outputs"
@@ -35,7 +33,6 @@ _FIRST_TRIALS, _NARROW = 16, 0.1
 #: Pairs that are compared at a concurrency where scenarios are not told apart; some more than a ratio needs.
 SPARE = 1.1
 _OF_ALL = 64
-_BATCH = 8
 #: Requests in a row that failed, after which the engine is taken for gone; and prompts in a row that told nothing.
 _MOST_FAILURES = 20
 
@@ -56,21 +53,6 @@ class Asked(msgspec.Struct, frozen=True):
 
     def counted(self) -> Counted | None:
         return None if self.counts is None else one(*self.counts)
-
-
-@dataclass(frozen=True)
-class StepPlan:
-    """How the steps of an engine are measured."""
-
-    #: Draft tokens a step, each measured; None: as the engine is configured, whose k is not known.
-    caps: tuple[int | None, ...]
-    #: How the engine's own route is told them; None: it has none.
-    mode: str | None
-    plain: PlainKind | None
-    #: Why something of it is missing.
-    reason: str | None = None
-    #: Whether a GPU may lack CUDA graphs for steps of one number of draft tokens that it has for another.
-    unlike: bool = False
 
 
 @dataclass
@@ -174,7 +156,7 @@ class Measure:
 
     # ---- 3 and 4: pairs
 
-    async def pairs(self, concurrency: int, chosen: Sequence[Prompt], similarity: "Similarity") -> None:
+    async def pairs(self, concurrency: int, chosen: Sequence[Prompt], similarity: Similarity) -> None:
         """Ask `chosen` with speculation and without, in parts of one order and the other; then compare the replies.
 
         First the prompts of a part are sent once for a single token each, so that each side finds them in the prefix
@@ -263,93 +245,6 @@ class Measure:
                 f"the last {_MOST_FAILURES} requests to {self.engine.url} failed, this one with "
                 f"{reply.record.outcome.value}: see that the engine runs"
             )
-
-
-@dataclass
-class Similarity:
-    """The process that embeds, as far as there is one."""
-
-    backend: str
-    #: Why nothing can be compared.
-    reason: str | None = None
-    _embedder: Embedder | None = field(default=None, init=False)
-
-    async def of(self, outputs: Sequence[Outputs], texts: dict[str, tuple[str, str]]) -> list[Outputs]:
-        """The same with the similarity of those that differ, or why there is none."""
-        parted = [each.prompt for each in outputs if not each.identical]
-        scores: dict[str, float | None] = {}
-        reasons: dict[str, str | None] = {}
-        for at in range(0, len(parted), _BATCH):
-            batch = parted[at : at + _BATCH]
-            try:
-                for prompt, score in zip(batch, await self._scores([texts[each] for each in batch]), strict=True):
-                    scores[prompt], reasons[prompt] = score, "a reply is empty" if score is None else None
-            except NoModel as error:
-                self.reason = str(error)
-                reasons |= dict.fromkeys(batch, self.reason)
-            except ChildError as error:
-                reasons |= dict.fromkeys(batch, f"the process that compares texts {error}")
-        return [
-            msgspec.structs.replace(each, similarity=scores.get(each.prompt), reason=reasons.get(each.prompt))
-            for each in outputs
-        ]
-
-    async def _scores(self, pairs: list[tuple[str, str]]) -> list[float | None]:
-        """Raises NoModel and ChildError."""
-        if self.backend == "none":
-            raise NoModel("--similarity is none")
-        if self.reason is not None:
-            raise NoModel(self.reason)
-        embedder = self._embedder = self._embedder or Embedder(self.backend, None)
-        return [each.score for each in await asyncio.to_thread(embedder.compare, pairs)]
-
-    def close(self) -> None:
-        if self._embedder is not None:
-            self._embedder.close()
-
-
-def step_plan(engine: Engine, *, every_k: bool = False) -> StepPlan:
-    """What the engine allows; `every_k`: its table has each k that is measured, for which vLLM then has CUDA graphs.
-
-    Leaves the cap as the engine is configured.
-    """
-    apart = PlainKind.TRUE_AR if engine.plain_url is not None else None
-    if engine.token is None or not engine.k:
-        why = (
-            None if apart else "there is no plain decoding to measure with: set SPECWATCH_ENGINE_TOKEN, or give --plain"
-        )
-        return StepPlan((None,), None, apart, why)
-    state = engine.control.state()[0]
-    if state.get("mode") == "soft":
-        # Whatever the cap, all is drafted: neither the steps of two caps nor a cap of 0 tell what drafting takes.
-        why = None if apart else "this engine drafts whatever the cap, so that it has no plain step: give --plain"
-        return StepPlan((engine.k,), None, apart, why)
-    unlike = on_gpu(engine) and not every_k
-    # Steps of one k, and those of an engine apart, have graphs each: a bound that holds.
-    caps = (1, engine.k) if engine.k > 1 and not (unlike and apart) else (engine.k,)
-    return StepPlan(caps, "hard", apart or _plain_of(engine), unlike=unlike and apart is None)
-
-
-def on_gpu(engine: Engine) -> bool:
-    """As far as the plugin tells."""
-    device = engine.fingerprint.get("device")
-    return device is not None and not str(device).startswith("cpu")
-
-
-def _plain_of(engine: Engine) -> PlainKind:
-    """By asking: only the engine knows whether its draft can be left out."""
-    control = engine.control
-    try:
-        control.cap(0, "cold")
-        kind = PlainKind.DISABLED
-    except ControlError as error:
-        if error.code != "refused":
-            raise
-        control.cap(0, "hard")
-        runs = "runs" in str(control.state()[0].get("at_zero"))
-        kind = PlainKind.DISABLED_DRAFT_RUNS if runs else PlainKind.DISABLED
-    control.cap(None, "hard")
-    return kind
 
 
 def asked(reply: Reply) -> Asked:

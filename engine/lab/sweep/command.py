@@ -23,8 +23,9 @@ from ..stand import engine as stand_engine
 from ..started import configuration
 from . import plan, table
 from .cells import PLAIN, Cell, blocks_of, cell_of
+from .found import CONFIRM, EXIT, RECOMMENDED, SWEEP, Asked, At, analyse, verdict
 from .recommend import LEAST_ROUNDS, neighbours, race
-from .report import CONFIRM, DEFINITIONS, EXIT, RECOMMENDED, SWEEP, Asked, At, analyse, summary, verdict
+from .report import DEFINITIONS, summary
 from .serve import CELLS, COLD, OPT_OUT, Server
 
 #: The largest k that is tried, and configured where the lab starts the engine.

@@ -4,33 +4,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from specwatch_engine.lab.control import ControlError
 from specwatch_engine.lab.load import NO_FIGURES, Reply
 from specwatch_engine.lab.progress import Say
 from specwatch_engine.lab.prompts import CHAT, Prompt
-from specwatch_engine.lab.qualify import measure
 from specwatch_engine.lab.qualify.gates import PlainKind, Steps
 from specwatch_engine.lab.qualify.measure import (
     PAIRS,
     TRIALS,
     Measure,
-    Similarity,
-    StepPlan,
     asked,
     choose,
     parts,
-    step_plan,
     steps_of,
 )
-from specwatch_engine.lab.qualify.outputs import Outputs
+from specwatch_engine.lab.qualify.similarity import Similarity
+from specwatch_engine.lab.qualify.step_plan import StepPlan
 from specwatch_engine.lab.run import Run
 from specwatch_engine.lab.stand import Engine, StandError
 from support.records import figures, record
-from support.steered_engine import TOKEN, SteeredEngine
+from support.steered_engine import TOKEN
 from support.upstream import running
 
-from sidecar.probes.child import ChildError
-from sidecar.probes.embedder import Compared, NoModel
 from sidecar.record import Acceptance, Outcome, Record
 
 PROMPT = Prompt("p", "code", {"messages": []}, CHAT)
@@ -97,68 +91,6 @@ def test_parts_are_of_even_number_and_nearly_of_one_size(concurrency: int) -> No
         sizes = [len(part) for part in found]
         assert max(sizes) <= max(16, 4 * concurrency)
         assert max(sizes) - min(sizes) <= 1
-
-
-class Scripted(SteeredEngine):
-    """Refuses what a test wants it to."""
-
-    def __init__(self, *, cold: bool = True, mode: str = "hard", at_zero: str = "the draft does not run") -> None:
-        super().__init__()
-        self.cold, self.at_zero = cold, at_zero
-        self.mode = mode
-
-    def state(self, number: int = 0) -> dict[str, Any]:
-        return super().state(number) | {"at_zero": self.at_zero}
-
-    def _control(self, method: str, path: str, head: bytes, body: bytes) -> bytes:
-        self.refuses = "mode: cold is not possible" if b"cold" in body and not self.cold else ""
-        return super()._control(method, path, head, body)
-
-
-@pytest.mark.parametrize(
-    ("name", "engine", "changes", "caps", "plain"),
-    [
-        ("cold", Scripted(), {}, (1, 4), PlainKind.DISABLED),
-        ("the draft runs", Scripted(cold=False, at_zero="the draft model runs once a step"), {}, (1, 4),
-         PlainKind.DISABLED_DRAFT_RUNS),
-        ("by look-up", Scripted(cold=False, at_zero="nothing is drafted"), {}, (1, 4), PlainKind.DISABLED),
-        ("one token", Scripted(), {"k": 1}, (1,), PlainKind.DISABLED),
-        ("always drafts", Scripted(mode="soft"), {}, (4,), None),
-        ("always drafts, beside another", Scripted(mode="soft"), {"plain_url": "http://x"}, (4,), PlainKind.TRUE_AR),
-        ("beside another", Scripted(), {"plain_url": "http://x"}, (1, 4), PlainKind.TRUE_AR),
-        ("no plugin", Scripted(), {"token": None}, (None,), None),
-        ("no plugin, beside another", Scripted(), {"token": None, "plain_url": "http://x"}, (None,), PlainKind.TRUE_AR),
-    ],
-)  # fmt: skip
-async def test_steps_are_measured_as_the_engine_allows(
-    name: str, engine: Scripted, changes: dict[str, Any], caps: tuple[int | None, ...], plain: PlainKind | None
-) -> None:
-    async with running(engine.handler) as upstream:
-        stand = Engine(**{"url": upstream.url, "model": "m", "token": TOKEN, "k": 4} | changes)
-        plan = await _in_thread(stand)
-    assert (plan.caps, plan.plain) == (caps, plain)
-    assert (plan.reason is None) == (plain is not None)
-    # Whatever was tried, the engine drafts as before.
-    assert engine.cap is None
-
-
-@pytest.mark.parametrize(
-    ("name", "device", "plain_url", "every_k", "caps", "unlike"),
-    [
-        ("on a CPU", "cpu: X x 4", None, False, (1, 4), False),
-        ("with k of one graph", "NVIDIA H200", None, False, (1, 4), True),
-        ("with every k in its table", "NVIDIA H200", None, True, (1, 4), False),
-        ("beside another, only its own k", "NVIDIA H200", "http://x", False, (4,), False),
-        ("beside another, every k", "NVIDIA H200", "http://x", True, (1, 4), False),
-    ],
-)
-async def test_steps_with_other_cuda_graphs_are_not_compared(
-    name: str, device: str, plain_url: str | None, every_k: bool, caps: tuple[int, ...], unlike: bool
-) -> None:
-    async with running(Scripted().handler) as upstream:
-        stand = Engine(upstream.url, "m", TOKEN, k=4, plain_url=plain_url, fingerprint={"device": device})
-        plan = await asyncio.to_thread(step_plan, stand, every_k=every_k)
-    assert (plan.caps, plan.unlike) == (caps, unlike)
 
 
 def some(number: int) -> list[Prompt]:
@@ -257,52 +189,3 @@ async def test_steps_are_given_up_where_no_prompt_tells_them(drafting: Any, tmp_
     assert run.rows(TRIALS) == []
     assert len(drafting.asked) == 20
     assert drafting.cap is None
-
-
-async def test_a_refusal_that_is_no_answer_is_an_error() -> None:
-    engine = Scripted()
-    engine.stands_down = "the plugin has failed"
-    async with running(engine.handler) as upstream:
-        with pytest.raises(ControlError):
-            await _in_thread(Engine(upstream.url, "m", TOKEN, k=4))
-
-
-async def _in_thread(stand: Engine) -> measure.StepPlan:
-    return await asyncio.to_thread(step_plan, stand)
-
-
-class Embedding:
-    """In the place of the process."""
-
-    def __init__(self, *answers: list[Compared] | Exception) -> None:
-        self.answers = list(answers)
-
-    def compare(self, pairs: Sequence[tuple[str, str]]) -> list[Compared]:
-        found = self.answers.pop(0)
-        if isinstance(found, Exception):
-            raise found
-        assert len(found) == len(pairs)
-        return found
-
-    def close(self) -> None:
-        pass
-
-
-async def test_only_replies_that_differ_are_embedded_and_a_missing_model_is_no_failure() -> None:
-    rows = [Outputs("same", "s", True), *(Outputs(f"d{i}", "s", False, 1) for i in range(3))]
-    texts = {f"d{i}": ("a", "b") for i in range(3)}
-    similarity = Similarity("sentence-transformers")
-    scores = [Compared(0.9, False), Compared(None, False), Compared(0.1, False)]
-    similarity._embedder = Embedding(scores, ChildError("gave no answer"), NoModel("install it"))  # type: ignore[assignment]
-    found = await similarity.of(rows, texts)
-    assert [(each.similarity, each.reason) for each in found] == [
-        (None, None),
-        (0.9, None),
-        (None, "a reply is empty"),
-        (0.1, None),
-    ]
-    found = await similarity.of(rows, texts)
-    assert found[1].reason == "the process that compares texts gave no answer"
-    for _ in range(2):  # it is asked once only
-        assert (await similarity.of(rows, texts))[3].reason == "install it"
-    assert (await Similarity("none").of(rows, texts))[1].reason == "--similarity is none"

@@ -7,17 +7,9 @@ import pytest
 from specwatch_engine.lab.summary import Kind, Summary, read
 from specwatch_engine.lab.sweep import plan
 from specwatch_engine.lab.sweep.cells import Cell, blocks_of
+from specwatch_engine.lab.sweep.found import CANNOT_TELL, NO_GAIN, RECOMMENDED, Asked, analyse, verdict
 from specwatch_engine.lab.sweep.recommend import neighbours
-from specwatch_engine.lab.sweep.report import (
-    CANNOT_TELL,
-    NO_GAIN,
-    RECOMMENDED,
-    Asked,
-    analyse,
-    saving,
-    summary,
-    verdict,
-)
+from specwatch_engine.lab.sweep.report import saving, summary
 from support.swept import Clock, prompts, swept
 
 TRAFFIC = {"easy": 60, "hard": 40}
