@@ -96,7 +96,8 @@ DEFINITIONS = MappingProxyType(
         ),
         "verdict": (
             "What a run of the lab comes to. qualify: qualified, qualified in part (not for every scenario), rejected; "
-            "sweep: recommended, no gain; soak: stable, drift, failed; self-draft: made; any of them: cannot tell."
+            "sweep: recommended, that but not confirmed (by a second run), no gain; soak: stable, drift, failed; "
+            "self-draft: made; any of them: cannot tell."
         ),
         "gate": (
             "A condition of the verdict: a value against its limit. Cannot tell: there is no value, or there are too "

@@ -21,6 +21,7 @@ MEANINGS: dict[str, Meaning] = {
     "stable": "good",
     "made": "good",
     "qualified in part": "part",
+    "recommended, not confirmed": "part",
     "no gain": "part",
     "rejected": "bad",
     "drift": "bad",

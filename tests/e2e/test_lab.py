@@ -108,7 +108,9 @@ def test_k_is_swept_on_the_running_engine(running: Engine, tmp_path: Path) -> No
     told = read(out)
     # Which k is fastest is the machine's business; that each was served as often as the others is the sweep's.
     assert told["state"] == "done", done.stderr
-    assert done.returncode == {"recommended": 0, "no gain": 1, "cannot tell": 2}[told["verdict"]], done.stderr
+    assert done.returncode == {"recommended, not confirmed": 0, "no gain": 1, "cannot tell": 2}[told["verdict"]], (
+        done.stderr
+    )
     cells = [json.loads(line) for line in (out / "cells.jsonl").read_text().splitlines()]
     rounds = Counter((cell["k"], cell["round"]) for cell in cells)
     assert {k for k, _ in rounds} == {0, 1, 2, 3, 4}

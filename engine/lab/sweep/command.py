@@ -23,7 +23,7 @@ from ..stand import engine as stand_engine
 from ..started import configuration
 from . import plan, table
 from .cells import PLAIN, Cell, blocks_of, cell_of
-from .found import CONFIRM, EXIT, RECOMMENDED, SWEEP, Asked, At, analyse, verdict
+from .found import CONFIRM, EXIT, RECOMMENDED, SWEEP, UNCONFIRMED, Asked, At, analyse, verdict
 from .recommend import LEAST_ROUNDS, neighbours, race
 from .report import DEFINITIONS, summary
 from .serve import CELLS, COLD, OPT_OUT, Server
@@ -233,9 +233,9 @@ class Sweep:
         found = self._found()
         result = verdict(found)
         files = {"cells": f"{CELLS}.jsonl"}
-        rows = self._table(found) if result == RECOMMENDED else None
+        rows = self._table(found) if result in (RECOMMENDED, UNCONFIRMED) else None
         if rows is not None:
-            files |= self._write_table(rows, found)
+            files |= self._write_table(rows, found, result)
         least = min((len(at.blocks) for at in found), default=0)
         if least < LEAST_ROUNDS and len(asked.ks) > 1:
             self._notes.append(f"There are only {least} rounds of some: give --rounds or --minutes more.")
@@ -243,7 +243,8 @@ class Sweep:
         files |= reports.write(self._run.folder, drawn, facts=self._facts(), definitions=DEFINITIONS)
         drawn = summary(self._cells, asked, rows, files)
         self._run.save(state=State.DONE, verdict=result, summary=drawn)
-        for sentence in (f"{drawn.title}: {result}", *drawn.reasons):
+        self._say(" ".join([f"{drawn.title}: {result}.", *drawn.reasons[:1]]))
+        for sentence in drawn.reasons[1:]:
             self._say(sentence)
         self._say("\n".join(f"{name}: {self._run.folder / file}" for name, file in files.items()))
         return EXIT[result]
@@ -263,9 +264,9 @@ class Sweep:
         chosen = {at.concurrency: at.choice.k for at in found if at.choice is not None}
         return table.ranges(chosen, self._max_num_seqs)
 
-    def _write_table(self, rows: table.Table, found: Sequence[At]) -> dict[str, str]:
+    def _write_table(self, rows: table.Table, found: Sequence[At], result: str) -> dict[str, str]:
         told = [f"{at.choice.r.value:.2f} at {at.concurrency}" for at in found if at.choice is not None]
-        evidence = f"run {self._run.id}, R {', '.join(told)} in flight"
+        evidence = f"{result} by run {self._run.id}, R {', '.join(told)} in flight"
         if self._source is None:
             self._run.write(SNIPPET, table.snippet(rows, evidence))
             return {"the table, for the engine's file": SNIPPET}

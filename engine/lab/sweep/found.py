@@ -11,7 +11,9 @@ from .cells import PLAIN, Block, Cell, blocks_of
 from .recommend import LEAST_ROUNDS, Choice, Neighbour, Race, Shape, choose, confirmed, race
 
 RECOMMENDED, NO_GAIN, CANNOT_TELL = "recommended", "no gain", "cannot tell"
-EXIT = {RECOMMENDED: 0, NO_GAIN: 1, CANNOT_TELL: 2}
+#: Where the second run was not asked for, or did not come to its end.
+UNCONFIRMED = "recommended, not confirmed"
+EXIT = {RECOMMENDED: 0, UNCONFIRMED: 0, NO_GAIN: 1, CANNOT_TELL: 2}
 SWEEP, CONFIRM = "sweep", "confirm"
 
 
@@ -40,6 +42,24 @@ class At:
             return False
         r = self.confirmed_r
         return r is None or r.low is None or r.low > 1
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether the rounds that had no part in choosing k are enough, and no neighbour is surely faster in them."""
+        return bool(self.neighbours) and all(
+            each.slower.number >= LEAST_ROUNDS and not each.contradicts for each in self.neighbours
+        )
+
+    @property
+    def untold(self) -> tuple[int, ...]:
+        """The ks that are not told apart from the chosen one: its neighbours by the confirmation, where there is one,
+        else all by the rounds that chose it.
+        """
+        if self.choice is None or not self.choice.k:
+            return ()
+        if not self.confirmed:
+            return self.choice.as_good
+        return tuple(each.k for each in self.neighbours if each.k and not each.surely_slower)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +124,9 @@ def _r(blocks: Sequence[Block], k: int, shares: Mapping[str, float]) -> Estimate
 
 
 def verdict(found: Sequence[At]) -> str:
-    """Recommended where speculation surely gains at some concurrency, and no confirmation says otherwise."""
+    """Recommended where speculation surely gains at some concurrency, and no confirmation says otherwise; in other
+    words where a k lacks its confirmation.
+    """
     choices = [at.choice for at in found]
     if not choices or None in choices or any(len(at.blocks) < LEAST_ROUNDS for at in found):
         return CANNOT_TELL
@@ -115,7 +137,7 @@ def verdict(found: Sequence[At]) -> str:
     ):
         return CANNOT_TELL
     if any(at.gains for at in found):
-        return RECOMMENDED
+        return RECOMMENDED if all(at.confirmed for at in found if at.choice and at.choice.k) else UNCONFIRMED
     if all(choice is not None and choice.no_gain for choice in choices):
         return NO_GAIN
     return CANNOT_TELL

@@ -8,7 +8,7 @@ from ..summary import Cell as TableCell
 from ..summary import Gate, Kind, Plot, Series, Summary, Table
 from .analysis import TRUNCATION_MARK, failures, formula, same_text, seeds_formula, words
 from .cells import PLAIN, Cell
-from .found import RECOMMENDED, Asked, At, analyse, verdict
+from .found import RECOMMENDED, UNCONFIRMED, Asked, At, analyse, verdict
 from .recommend import EQUAL, Choice
 from .table import shown
 
@@ -53,7 +53,14 @@ def summary(
 
 def _reasons(found: Sequence[At], asked: Asked, result: str, table: Sequence[Sequence[int]] | None) -> list[str]:
     reasons = []
-    if table is not None and result == RECOMMENDED:
+    if result in (RECOMMENDED, UNCONFIRMED):
+        reasons.append(in_short(found))
+    if result == UNCONFIRMED:
+        reasons.append(
+            "No second run with other prompts has confirmed it: "
+            + ("that did not come to its end; go on by --resume." if asked.confirm else "--no-confirm left it out.")
+        )
+    if table is not None:
         reasons.append(f"The engine's table of draft tokens by batch size: {shown(table)}.")
     for at in found:
         if at.choice is None:
@@ -72,6 +79,17 @@ def _reasons(found: Sequence[At], asked: Asked, result: str, table: Sequence[Seq
     return reasons
 
 
+def in_short(found: Sequence[At]) -> str:
+    """As `k=10; k=9 not told apart.`"""
+    several = len(found) > 1
+    said = []
+    for at in found:
+        k = "plain decoding" if at.choice is None or not at.choice.k else f"k={at.choice.k}"
+        untold = f"; k={', '.join(map(str, at.untold))} not told apart" if at.untold else ""
+        said.append(f"{at.concurrency} in flight: {k}{untold}." if several else f"{k}{untold}.")
+    return " ".join(said)
+
+
 def _chosen(at: At, choice: Choice, baseline: str) -> str:
     r = words(choice.r)
     where = f"At {at.concurrency} in flight"
@@ -82,8 +100,8 @@ def _chosen(at: At, choice: Choice, baseline: str) -> str:
     if choice.gain is None:
         words_ += ", an interval that holds no gain at all as well"
     if choice.as_good:
-        words_ += f"; these rounds cannot tell it from k={', '.join(map(str, choice.as_good))}"
-        words_ += ", among which the accepted lengths and the line of step times decided"
+        words_ += f"; these rounds do not tell k={', '.join(map(str, choice.as_good))} apart from it, which is the "
+        words_ += f"smallest within {EQUAL:.0%} of the best by accepted lengths and the line of step times"
     return words_ + "."
 
 

@@ -67,7 +67,7 @@ def cells() -> list[dict[str, Any]]:
     return [json.loads(line) for line in Path("run/cells.jsonl").read_text().splitlines()]
 
 
-def test_a_whole_sweep(engine: SteppingEngine, url: str) -> None:
+def test_a_whole_sweep(engine: SteppingEngine, url: str, capsys: pytest.CaptureFixture[str]) -> None:
     engine.cap, engine.mode = 7, "hard"
     # So much slower that no busy machine hides it.
     engine.plain = 30.0
@@ -84,7 +84,9 @@ def test_a_whole_sweep(engine: SteppingEngine, url: str) -> None:
     tuned = load(Path("run/speculative_config.tuned.yaml"))
     assert tuned.speculative is not None
     assert tuned.speculative["num_speculative_tokens_per_batch_size"] == [[1, 16, k]]
-    assert "# it" in Path("run/speculative_config.tuned.yaml").read_text()
+    assert "# it" in (text := Path("run/speculative_config.tuned.yaml").read_text())
+    assert f"# specwatch sweep: recommended by run {run['id']}, R " in text
+    assert f"Sweep of k at 2 in flight: recommended. k={k}" in capsys.readouterr().err
     assert "R measured" in Path("run/report.html").read_text()
     rows = cells()
     served = Counter((row["stage"], row["k"]) for row in rows)
@@ -312,6 +314,7 @@ def test_a_proposer_of_fixed_length_and_ks_beyond_the_engine_s_are_told_of(engin
     plain.cap = 0
     with serving(plain) as there:
         assert sweep(url, "--k", "3-6", "--no-confirm", "--plain", there) == 0
+    assert told()["verdict"] == "recommended, not confirmed"
     assert {row["k"] for row in cells()} == {0, 3, 4}
     reasons = " ".join(told()["summary"]["reasons"])
     assert "can only drop drafts (the proposer suffix always drafts 4 tokens)" in reasons

@@ -4,12 +4,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from specwatch_engine.lab.stats import Estimate
 from specwatch_engine.lab.summary import Kind, Summary, read
 from specwatch_engine.lab.sweep import plan
 from specwatch_engine.lab.sweep.cells import Cell, blocks_of
-from specwatch_engine.lab.sweep.found import CANNOT_TELL, NO_GAIN, RECOMMENDED, Asked, analyse, verdict
-from specwatch_engine.lab.sweep.recommend import neighbours
-from specwatch_engine.lab.sweep.report import saving, summary
+from specwatch_engine.lab.sweep.found import CANNOT_TELL, NO_GAIN, RECOMMENDED, UNCONFIRMED, Asked, At, analyse, verdict
+from specwatch_engine.lab.sweep.recommend import Choice, Neighbour, Race, neighbours
+from specwatch_engine.lab.sweep.report import in_short, saving, summary
 from support.swept import Clock, prompts, swept
 
 TRAFFIC = {"easy": 60, "hard": 40}
@@ -42,11 +43,11 @@ def confirmation(clock: Clock, chosen: dict[int, int], rounds: int = 4) -> list[
     return cells
 
 
-def cells_of(clock: Clock, confirming: Clock | None = None) -> list[Cell]:
+def cells_of(clock: Clock, confirming: Clock | None = None, rounds: int = 4) -> list[Cell]:
     found = swept(clock, TRAFFIC, KS, (1, 4), rounds=5)
     if confirming is not None:
         chosen = {at.concurrency: at.choice.k for at in analyse(found, asked()) if at.choice and at.choice.k}
-        found += confirmation(confirming, chosen)
+        found += confirmation(confirming, chosen, rounds)
     return found
 
 
@@ -66,15 +67,23 @@ def turned(slow: int) -> Turned:
 
 
 @pytest.mark.parametrize(
-    ("name", "clock", "word"),
+    ("name", "clock", "confirming", "rounds", "word"),
     [
-        ("a good draft", Clock(GOOD, b=1.0), RECOMMENDED),
-        ("a costly draft", Clock({"easy": 0.3, "hard": 0.3}, b=8.0, cell_noise=0.01), NO_GAIN),
-        ("noise", Clock({"easy": 0.5, "hard": 0.5}, b=4.5, cell_noise=0.3), CANNOT_TELL),
+        ("a good draft", Clock(GOOD, b=1.0), Clock(GOOD, b=1.0, seed=9), 3, RECOMMENDED),
+        ("two rounds of confirmation", Clock(GOOD, b=1.0), Clock(GOOD, b=1.0, seed=9), 2, UNCONFIRMED),
+        ("no confirmation", Clock(GOOD, b=1.0), None, 0, UNCONFIRMED),
+        ("a costly draft", Clock({"easy": 0.3, "hard": 0.3}, b=8.0, cell_noise=0.01), None, 0, NO_GAIN),
+        ("noise", Clock({"easy": 0.5, "hard": 0.5}, b=4.5, cell_noise=0.3), None, 0, CANNOT_TELL),
     ],
 )
-def test_verdicts(name: str, clock: Clock, word: str) -> None:
-    assert verdict(analyse(cells_of(clock), asked())) == word, name
+def test_verdicts(name: str, clock: Clock, confirming: Clock | None, rounds: int, word: str) -> None:
+    assert verdict(analyse(cells_of(clock, confirming, rounds), asked())) == word, name
+
+
+def test_one_concurrency_without_its_confirmation_is_enough_to_say_so() -> None:
+    cells = cells_of(Clock(GOOD, b=1.0), Clock(GOOD, b=1.0, seed=9))
+    only_one = [cell for cell in cells if cell.stage == "sweep" or cell.concurrency == 1]
+    assert verdict(analyse(only_one, asked())) == UNCONFIRMED
 
 
 def test_nothing_served_cannot_tell() -> None:
@@ -140,8 +149,54 @@ def test_a_confirmation_that_did_not_run_is_not_passed() -> None:
     found = summary(cells_of(Clock(GOOD, b=1.0)), asked(), None, {})
     confirmed = [gate for gate in found.gates if "confirmed" in gate.name]
     assert [gate.passed for gate in confirmed] == [None, None]
+    assert found.reasons[1] == (
+        "No second run with other prompts has confirmed it: that did not come to its end; go on by --resume."
+    )
     without = summary(cells_of(Clock(GOOD, b=1.0)), asked(confirm=False), None, {})
     assert not [gate for gate in without.gates if "confirmed" in gate.name]
+    assert without.verdict == found.verdict == UNCONFIRMED
+    assert without.reasons[1].endswith("--no-confirm left it out.")
+
+
+def chosen(concurrency: int, k: int, *beside: tuple[int, float, float], rounds: int = 3, as_good: Any = (7,)) -> At:
+    """At `concurrency` with neighbours in the confirmation, each k with the interval of how much slower it was."""
+    r = Estimate(2.0, 1.9, 2.1, rounds)
+    neighbours = [Neighbour(each, Estimate((low + high) / 2, low, high, rounds)) for each, low, high in beside]
+    choice = Choice(k, k or 1, r, as_good)
+    return At(concurrency, [], Race((k,), {}, ""), None, {}, choice, {}, {}, neighbours, r)
+
+
+@pytest.mark.parametrize(
+    ("name", "found", "said"),
+    [
+        ("told apart", [chosen(1, 4, (3, 1.01, 1.1), (5, 1.01, 1.1))], "k=4."),
+        ("not the smaller", [chosen(1, 4, (3, 0.99, 1.1), (5, 1.01, 1.1))], "k=4; k=3 not told apart."),
+        ("neither", [chosen(1, 4, (3, 0.99, 1.1), (5, 0.9, 1.1))], "k=4; k=3, 5 not told apart."),
+        ("plain decoding is no k", [chosen(1, 1, (0, 0.99, 1.1))], "k=1."),
+        ("too few rounds to confirm", [chosen(1, 4, (3, 1.01, 1.1), rounds=2)], "k=4; k=7 not told apart."),
+        ("contradicted", [chosen(1, 4, (3, 0.8, 0.9))], "k=4; k=7 not told apart."),
+        ("no confirmation, all told apart", [chosen(1, 4, as_good=())], "k=4."),
+        (
+            "two",
+            [chosen(1, 4, (3, 0.99, 1.1)), chosen(8, 0)],
+            "1 in flight: k=4; k=3 not told apart. 8 in flight: plain decoding.",
+        ),
+    ],
+)
+def test_what_is_not_told_apart_is_said_in_short(name: str, found: list[At], said: str) -> None:
+    assert in_short(found) == said, name
+
+
+def test_unconfirmed_what_is_not_told_apart_is_of_the_rounds_that_chose() -> None:
+    noisy = Clock({"easy": 0.9, "hard": 0.9}, b=1.0, cell_noise=0.05)
+    cells = swept(noisy, TRAFFIC, (3, 4, 5), (1,), rounds=5)
+    (at,) = analyse(cells, asked(concurrencies=(1,), ks=(3, 4, 5)))
+    assert at.choice is not None
+    assert at.untold == at.choice.as_good != ()
+    found = summary(cells, asked(concurrencies=(1,), ks=(3, 4, 5)), None, {})
+    untold = ", ".join(map(str, at.untold))
+    assert found.reasons[0] == f"k={at.choice.k}; k={untold} not told apart."
+    assert f"these rounds do not tell k={untold} apart from it, which is the smallest within 2%" in whole(found)
 
 
 def test_the_scenario_that_gains_least_comes_first() -> None:
