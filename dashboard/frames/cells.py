@@ -11,8 +11,8 @@ from dashboard.frames.requests import held_by, p_of
 from dashboard.frames.table import NONE, Cell, Row, link, table
 from dashboard.words import P_MIN
 
-#: Rows that are shown, and those among which the ones of one k are looked for, which cannot be asked for by k.
-SHOWN, SEARCHED = 20, 100
+#: Rows that are shown.
+SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,8 @@ class Place:
             "until": step_name(self.until),
             "scenario": self.scenario,
             "model": self.model,
+            "k": self.k,
         }
-
-    @property
-    def limit(self) -> int:
-        return SHOWN if self.k is None else SEARCHED
 
     @property
     def words(self) -> str:
@@ -90,12 +87,6 @@ def unasked(group: tuple[By, str] | None) -> str:
     return f"Requests whose {by} is unknown cannot be asked for. Leave the third choice empty."
 
 
-def found_rows(place: Place, page: shapes.RequestPage) -> list[shapes.RequestRow]:
-    if place.k is None:
-        return page.requests
-    return [row for row in page.requests if str(row.num_speculative_tokens) == place.k]
-
-
 def counted(series: shapes.TruncationSeries, position: int, at: datetime | None, group: str | None) -> int | None:
     """Verify steps truncated at a position, in the points of a time or of a group; None: never drafted there."""
     points = [
@@ -113,17 +104,13 @@ def counted(series: shapes.TruncationSeries, position: int, at: datetime | None,
 
 def said(place: Place, page: shapes.RequestPage, counts: int | None) -> str:
     """How many requests there are, in Markdown. `counts`: the verify steps in the cell."""
-    rows = found_rows(place, page)
-    if rows:
-        more = page.next_cursor is not None or len(rows) > SHOWN
-        newest = "The newest " if more else ""
-        return f"{newest}{count(min(len(rows), SHOWN), 'request')} with a verify step truncated at {place.words}."
+    if page.requests:
+        newest = "The newest " if page.next_cursor is not None else ""
+        return f"{newest}{count(len(page.requests), 'request')} with a verify step truncated at {place.words}."
     if counts is None:
         return f"Nothing was drafted at {place.words}."
     if not counts:
         return f"No verify step was truncated at {place.words}."
-    if place.k is not None and page.next_cursor is not None:
-        return f"None of the newest {SEARCHED} requests has a verify step truncated at {place.words}."
     return (
         f"{count(counts, 'verify step')} truncated at {place.words}, but no such request is kept: single requests are "
         "deleted after the days of `retention_days`, what is counted stays longer."
@@ -131,7 +118,7 @@ def said(place: Place, page: shapes.RequestPage, counts: int | None) -> str:
 
 
 def requests_table(place: Place, rows: Sequence[shapes.RequestRow]) -> str:
-    """As HTML, newest first, as the API gives them, SHOWN at most; each leads to its own page."""
+    """As HTML, newest first, as the API gives them; each leads to its own page."""
     heads = [
         ("request", ()),
         ("began (UTC)", ()),
@@ -141,7 +128,7 @@ def requests_table(place: Place, rows: Sequence[shapes.RequestRow]) -> str:
         ("verify steps", ("verify step",)),
         ("latency", ("latency",)),
     ]
-    return table(heads, [_row(place, row) for row in rows[:SHOWN]], "Requests behind the chosen cell")
+    return table(heads, [_row(place, row) for row in rows], "Requests behind the chosen cell")
 
 
 def _row(place: Place, row: shapes.RequestRow) -> Row:

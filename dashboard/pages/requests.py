@@ -107,9 +107,20 @@ def _named() -> dict[str, str]:
             width=115,
             help=define("acceptance rate p"),
         )
+        st.number_input(
+            "k",
+            min_value=0,
+            max_value=1000,
+            value=None,
+            key="k",
+            bind="query-params",
+            placeholder="any",
+            width=105,
+            help=define("k"),
+        )
         st.text_input("Reply id", key="reply_id", bind="query-params", width=175, help=define("reply id"))
         st.text_input("Open request id", key="request", bind="query-params", width=175, help=define("request id"))
-    names = ("outcome", "arm", "truncated_at", "latency_over_ms", "p_below", "reply_id")
+    names = ("outcome", "arm", "truncated_at", "latency_over_ms", "p_below", "k", "reply_id")
     values = {name: st.session_state[name] for name in names}
     texts = {name: f"{value:.15g}" if isinstance(value, float) else str(value) for name, value in values.items()}
     return {name: texts[name].strip() for name in names if values[name] not in (None, "", every)}
@@ -209,7 +220,7 @@ def _none(chosen: Filters, kept: Kept) -> None:
     elif dict(kept.asked[1]) or chosen.named:
         st.info(
             f"**No such request in {chosen.words}.** Take filters off, or choose a longer time range. Filters by "
-            "position, p or reply id find only requests whose figures, or reply, tell them.",
+            "position, p, k or reply id find only requests whose figures, or reply, tell them.",
             icon=":material/hourglass_empty:",
         )
     else:

@@ -196,7 +196,7 @@ def _behind(
     at = cells.step_of(step)
     place = cells.place(over_time, int(position), at, named, (chosen.scenario, chosen.model))
     try:
-        found = ask.requests(**place.query, limit=str(place.limit))
+        found = ask.requests(**place.query, limit=str(cells.SHOWN))
     except Problem as problem:
         if problem.kind is not Kind.REFUSED:
             raise
@@ -209,8 +209,8 @@ def _behind(
         counts = cells.counted(groups, place.position, None, group)
     # Of a step and a group together only requests are known.
     st.markdown(cells.said(place, found, counts))
-    if rows := cells.found_rows(place, found):
-        st.html(STYLE + cells.requests_table(place, rows))
+    if found.requests:
+        st.html(STYLE + cells.requests_table(place, found.requests))
         link("All of them on the page Requests", "requests", {k: v for k, v in place.query.items() if v is not None})
 
 

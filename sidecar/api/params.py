@@ -128,11 +128,13 @@ class PageParams(FilterParams):
     reply_id: str | None = Field(None, min_length=1)
     latency_over_ms: float | None = Field(None, ge=0, allow_inf_nan=False)
     p_below: float | None = Field(None, ge=0, le=1)
+    #: num_speculative_tokens.
+    k: int | None = Field(None, ge=0, le=1000)
     limit: int = Field(100, ge=1, le=500)
     cursor: str | None = Field(None, max_length=200)
 
     def only(self) -> Only:
-        return Only(self.truncated_at, self.reply_id, self.latency_over_ms, self.p_below)
+        return Only(self.truncated_at, self.reply_id, self.latency_over_ms, self.p_below, self.k)
 
 
 class RowParams(BaseModel):

@@ -37,6 +37,8 @@ class Only:
     latency_over_ms: float | None = None
     #: Accepted / drafted tokens, of figures that are trusted.
     p_below: float | None = None
+    #: num_speculative_tokens.
+    k: int | None = None
 
     def conditions(self) -> list[ColumnElement[bool]]:
         found: list[ColumnElement[bool]] = []
@@ -50,6 +52,8 @@ class Only:
         if self.p_below is not None:
             p = cast(r.accepted_tokens, Double) / func.nullif(r.draft_tokens, 0)
             found += [r.acceptance_quality == "ok", p < self.p_below]
+        if self.k is not None:
+            found.append(r.num_speculative_tokens == self.k)
         return found
 
 

@@ -25,12 +25,15 @@ def page(*rows, more=None):
     return over_the_wire(models.RequestPage.model_validate({"requests": rows, "next_cursor": more}), shapes.RequestPage)
 
 
+NOBODY = {"scenario": None, "model": None}
+
+
 @pytest.mark.parametrize(
     ("step", "group", "names", "query", "words"),
     [
         (
             None, None, (None, None),
-            {"since": "2026-11-29T18:00:00Z", "until": "2026-11-29T18:10:00Z", "scenario": None, "model": None},
+            {"since": "2026-11-29T18:00:00Z", "until": "2026-11-29T18:10:00Z"} | NOBODY,
             "position 2, 2026-11-29 18:00 to 18:10 UTC",
         ),
         (
@@ -45,14 +48,14 @@ def page(*rows, more=None):
         ),
         (
             None, ("k", "4"), (None, None),
-            {"since": "2026-11-29T18:00:00Z", "until": "2026-11-29T18:10:00Z", "scenario": None, "model": None},
+            {"since": "2026-11-29T18:00:00Z", "until": "2026-11-29T18:10:00Z"} | NOBODY | {"k": "4"},
             "position 2, 2026-11-29 18:00 to 18:10 UTC, k = 4",
         ),
     ],
 )  # fmt: skip
 def test_what_is_asked_for(step, group, names, query, words):
     place = frames.place(FOUND, 2, step, group, names)
-    assert place.query == {"truncated_at": "2"} | query
+    assert place.query == {"truncated_at": "2", "k": None} | query
     assert place.words == words
 
 
@@ -101,7 +104,6 @@ def test_steps_in_a_cell(position, at, group, counted):
 
 
 PLACE = frames.place(FOUND, 2, None, None, (None, None))
-OF_K = frames.place(FOUND, 2, None, ("k", "5"), (None, None))
 
 
 @pytest.mark.parametrize(
@@ -116,13 +118,6 @@ OF_K = frames.place(FOUND, 2, None, ("k", "5"), (None, None))
             page(),
             7,
             "7 verify steps truncated at position 2, 2026-11-29 18:00 to 18:10 UTC, but no such request",
-        ),
-        (OF_K, page(board.row(0), more="x"), 7, "None of the newest 100 requests"),
-        (
-            OF_K,
-            page(board.row(0), board.row(1, num_speculative_tokens=5)),
-            7,
-            "1 request with a verify step",
         ),
     ],
 )

@@ -44,6 +44,7 @@ def test_filters_come_from_the_url_and_go_to_the_api(api):
         "truncated_at": "3",
         "latency_over_ms": "1234567.25",
         "p_below": "0.5",
+        "k": "3",
         "reply_id": "chatcmpl-1",
     }
     at = page_of("requests")

@@ -126,6 +126,7 @@ def test_what_is_chosen_outlasts_a_moment_without_answer(truncation, api, sample
         assert not at.exception
         assert dict(at.query_params) == chosen
     assert asked(api, "requests")[-1]["since"] == "2026-11-29T18:00:00Z"
+    assert asked(api, "requests")[-1]["k"] == "4"
     assert len(charts(at)) == 2
 
 

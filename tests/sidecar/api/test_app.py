@@ -306,6 +306,7 @@ def test_figures_of_rollups_say_so(deps: ApiDeps, tmp_path: Path, monkeypatch: p
         ("requests?latency_over_ms=inf", "latency_over_ms", "finite"),
         ("requests?p_below=1.5", "p_below", "less"),
         ("requests?p_below=nan", "p_below", ""),
+        ("requests?k=-1", "k", "greater"),
     ],
 )
 def test_parameters_that_cannot_be_served(deps: ApiDeps, path: str, param: str, words: str) -> None:

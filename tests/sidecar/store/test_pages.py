@@ -86,6 +86,7 @@ onlys = st.just(ALL) | st.builds(
     reply_id=st.sampled_from((None, None, "chatcmpl-a", "nobody")),
     latency_over_ms=st.sampled_from((None, None, 0, 100)),
     p_below=st.sampled_from((None, None, 0, 0.25, 0.65, 0.8, 1)),
+    k=st.sampled_from((None, None, 2, 3, 7)),
 )
 
 
@@ -98,6 +99,7 @@ def is_wanted(item: Record, only: Only) -> bool:
         and (only.reply_id is None or item.reply_id == only.reply_id)
         and (only.latency_over_ms is None or (item.latency_ms is not None and item.latency_ms > only.latency_over_ms))
         and (only.p_below is None or (p is not None and p < only.p_below))
+        and (only.k is None or item.acceptance.num_speculative_tokens == only.k)
     )
 
 
@@ -174,6 +176,9 @@ NOT_TRUSTED = figures((3, 1), quality=AcceptanceQuality.INCONSISTENT, reason="to
         (Only(truncated_at=1), {"acceptance": figures((0, 4))}, False),
         (Only(truncated_at=1), {"acceptance": NOT_TRUSTED}, False),
         (Only(truncated_at=1), {"acceptance": Acceptance()}, False),
+        (Only(k=4), {"acceptance": figures((3, 0, 1, 0, 4))}, True),
+        (Only(k=3), {"acceptance": figures((3, 0, 1, 0, 4))}, False),
+        (Only(k=0), {"acceptance": Acceptance()}, False),
         (Only(latency_over_ms=0), {"latency_ms": 0.1}, True),
         (Only(latency_over_ms=0), {"latency_ms": 0.0}, False),
         (Only(latency_over_ms=0), {"latency_ms": None}, False),
