@@ -17,6 +17,7 @@ import httpx
 import msgspec
 
 from dashboard import shapes
+from dashboard.shared import Shared
 
 DEFAULT_API = "http://127.0.0.1:8001"
 #: Seconds. The page refreshes often: a slow answer is better reported than waited for.
@@ -24,6 +25,8 @@ TIMEOUT = httpx.Timeout(10.0, connect=2.0)
 
 #: Questions at a time; the sidecar answers four.
 _AT_A_TIME = 4
+#: How long an answer is given to others who ask the same, less than any page waits before it asks again; and how many.
+SHARED_SECONDS, _MOST_SHARED = 4.0, 256
 NO_QUERY: Mapping[str, str | None] = MappingProxyType({})
 
 P = ParamSpec("P")
@@ -66,6 +69,8 @@ class Client:
         # The sidecar is near: a proxy named in the environment is for other traffic.
         self._http = httpx.Client(headers=headers, timeout=TIMEOUT, trust_env=False)
         self._pool = ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="ask")
+        # Of one address and one token: nobody is given what another token may read.
+        self._shared = Shared(SHARED_SECONDS, _MOST_SHARED)
 
     def close(self) -> None:
         self._pool.shutdown()
@@ -125,7 +130,9 @@ class Client:
 
     def texts(self, request_id: str, until: str | None = None) -> shapes.StoredTexts:
         """Prompt and reply of the same, where they are stored; for the control token only."""
-        return self._get(f"requests/{quote(request_id, safe='')}/texts", shapes.StoredTexts, {"until": until})
+        # Private: not kept for others.
+        name, query = f"requests/{quote(request_id, safe='')}/texts", {"until": until} if until else {}
+        return self._ask("GET", name, shapes.StoredTexts, params=query)
 
     def lab_runs(self, **query: str | None) -> shapes.LabPage:
         return self._get("lab/runs", shapes.LabPage, query)
@@ -142,14 +149,18 @@ class Client:
         return self._get("fallback", shapes.Fallback)
 
     def set_fallback(self, mode: shapes.Mode, reason: str) -> shapes.Fallback:
-        return self._ask("PUT", "fallback", shapes.Fallback, json={"mode": mode, "reason": reason})
+        try:
+            return self._ask("PUT", "fallback", shapes.Fallback, json={"mode": mode, "reason": reason})
+        finally:
+            self._shared.forget()
 
     def later(self, ask: Callable[P, T], *given: P.args, **query: P.kwargs) -> Future[T]:
         """The answer of one of the methods above, asked while others are."""
         return self._pool.submit(ask, *given, **query)
 
     def _get(self, name: str, shape: type[T], query: Mapping[str, str | None] = NO_QUERY) -> T:
-        return self._ask("GET", name, shape, params={k: v for k, v in query.items() if v is not None})
+        given = {name: value for name, value in sorted(query.items()) if value is not None}
+        return self._shared.get((name, *given.items()), lambda: self._ask("GET", name, shape, params=given))
 
     def _ask(self, method: str, name: str, shape: type[T], **options: Any) -> T:
         try:

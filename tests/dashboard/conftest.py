@@ -15,6 +15,7 @@ from support import board, lab_runs
 from support.board import ANSWERED, NOW, Payload
 from support.dashboard import browser, opened
 
+from dashboard import client
 from sidecar.api import models, params
 from sidecar.api.lab import LabPage, LabParams, LabRun
 from sidecar.api.texts import StoredTexts
@@ -476,6 +477,8 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
     """The scripted sidecar that pages in this process ask."""
     script = Api()
     monkeypatch.setenv("SPECWATCH_API", script.url)
+    # What a test changes shows at once.
+    monkeypatch.setattr(client, "SHARED_SECONDS", 0.0)
     for name in ("TOKEN", "READ_TOKEN"):
         monkeypatch.delenv(f"SPECWATCH_ADMIN_{name}", raising=False)
     yield script

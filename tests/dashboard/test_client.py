@@ -60,7 +60,7 @@ def test_questions_are_asked_at_a_time(api):
 
     api.answers["traffic"] = answer
     client = Client(api.url)
-    later = [client.later(client.traffic, window="1h") for _ in range(4)]
+    later = [client.later(client.traffic, window=f"{hours}h") for hours in range(1, 5)]
     assert all(each.result().points for each in later)
 
 
