@@ -25,8 +25,12 @@ FOR_CLIENTS = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    # They are the longest, so they begin first.
+    items.sort(key=lambda item: not item.path.is_relative_to(here))
     for item in items:
-        item.add_marker(pytest.mark.e2e)
+        if item.path.is_relative_to(here):
+            item.add_marker(pytest.mark.e2e)
 
 
 @pytest.fixture(scope="session")

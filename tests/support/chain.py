@@ -1,14 +1,20 @@
 """A running `specwatch up`, and what the tests ask it."""
 
+import itertools
+import os
 import socket
 import sqlite3
 import subprocess
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
+
+#: Begins elsewhere in each process of the tests.
+_ports = (12_000 + at % 20_000 for at in itertools.count(os.getpid() * 997))
 
 
 @dataclass
@@ -69,8 +75,9 @@ def _scraped(url: str) -> tuple[int, int, int]:
 
 
 def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
+    """Below those that the kernel gives to connections, and none twice: whoever asked has time to bind them."""
+    found: list[int] = []
+    while len(found) < count:
+        with suppress(OSError), socket.create_server(("127.0.0.1", next(_ports))) as free:
+            found.append(free.getsockname()[1])
+    return found

@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+
+from .chain import free_ports
 
 CHROMIUM_ARGUMENTS = [
     "--no-sandbox",
@@ -28,9 +29,7 @@ CHROMIUM_ARGUMENTS = [
 @contextmanager
 def opened(api: str, token: str = "") -> Iterator[str]:
     """The address of a dashboard that asks `api`."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     process = subprocess.Popen(
         [sys.executable, "-m", "dashboard", "--api", api, "--port", str(port)],
         env=os.environ | {"SPECWATCH_ADMIN_TOKEN": token},

@@ -3,17 +3,18 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
 import psycopg
 import pytest
+
+from .chain import free_ports
 
 # Commits stay synchronous: `stop` plays a crash, which must not lose what was confirmed.
 _NOT_DURABLE = ("fsync=off", "full_page_writes=off")
@@ -45,9 +46,11 @@ class Cluster:
 
     def _signal(self, number: int) -> None:
         first = int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
-        children = Path(f"/proc/{first}/task/{first}/children").read_text().split()
-        for process in (first, *map(int, children)):
-            os.kill(process, number)
+        os.kill(first, number)
+        for child in Path(f"/proc/{first}/task/{first}/children").read_text().split():
+            # Workers come and go.
+            with suppress(ProcessLookupError):
+                os.kill(int(child), number)
 
     def new_url(self) -> str:
         """The `database_url` of a new, empty database."""
@@ -74,7 +77,7 @@ def cluster() -> Iterator[Cluster]:
     folder = Path(tempfile.mkdtemp(prefix="specwatch-postgres-"))
     if os.getuid() == 0:
         shutil.chown(folder, "postgres")
-    server = Cluster(found[-1].parent, folder, _free_port())
+    server = Cluster(found[-1].parent, folder, *free_ports(1))
     try:
         setup = ("-A", "trust", "-U", "postgres", "--no-sync", "-E", "UTF8", "--locale=C.UTF-8")
         server._run("initdb", "-D", f"{folder}/data", *setup)
@@ -83,10 +86,3 @@ def cluster() -> Iterator[Cluster]:
         server.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

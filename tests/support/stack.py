@@ -175,8 +175,8 @@ def prometheus(
     token: str | None = None,
     blocks: Path | None = None,
 ) -> Iterator[Prometheus]:
-    """targets: job -> host:port, or URLs of admin ports. interval: of scrapes and evaluations, also of groups of `rules`
-    that have one of their own (a group waits for up to its interval before its first evaluation).
+    """targets: job -> host:port, or URLs of admin ports. interval: of scrapes and evaluations, also of groups of
+    `rules` that have one of their own (a group waits for up to its interval before its first evaluation).
 
     token: sent with each scrape. blocks: a folder of data that `promtool tsdb create-blocks-from` made.
     """

@@ -21,6 +21,7 @@ from specwatch_engine.launch.child import Child, rotate, tail, trim
 from specwatch_engine.launch.progress import Reporter
 from specwatch_engine.launch.supervisor import FAILED, OK, Job, Supervisor, Timing
 from specwatch_engine.launch.warmup import WarmUp, healthy, warm_up
+from support.chain import free_ports
 
 FAKE = Path(__file__).with_name("fake_engine.py")
 QUICK = Timing(
@@ -38,9 +39,7 @@ QUICK = Timing(
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return free_ports(1)[0]
 
 
 class Bench:
