@@ -16,7 +16,6 @@ from rich.progress import (
     TaskID,
     TextColumn,
     TimeElapsedColumn,
-    TimeRemainingColumn,
 )
 
 #: Between two lines about the same bar where there is no terminal, s.
@@ -26,23 +25,31 @@ EVERY_S = 15.0
 class Bar:
     """Something that goes on step by step."""
 
-    def __init__(self, say: Say, title: str, total: float, progress: Progress | None) -> None:
+    def __init__(self, say: Say, title: str, total: float, done: float, progress: Progress | None) -> None:
         self.title = title
         self.total = total
-        self.done = 0.0
+        self.done = self._before = done
         self._say = say
         self._progress = progress
-        self._task: TaskID | None = None if progress is None else progress.add_task(title, total=total, words="")
+        self._task: TaskID | None = None
+        if progress is not None:
+            self._task = progress.add_task(title, total=total, words="", left="")
+            progress.update(self._task, completed=done)
         self._words = ""
+        self._left_s: float | None = None
         self._began = self._told = time.monotonic()
 
-    def advance(self, steps: float = 1, words: str | None = None) -> None:
-        """`steps` more are done; `words` say how it stands, as `p 0.71 so far`."""
+    def advance(self, steps: float = 1, words: str | None = None, *, left_s: float | None = None) -> None:
+        """`steps` more are done; `words` say how it stands, as `p 0.71 so far`; `left_s`: seconds that the rest takes
+        at most, where who calls knows better than the pace so far does.
+        """
         self.done += steps
         if words is not None:
             self._words = words
+        if left_s is not None:
+            self._left_s = left_s
         if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, completed=self.done, words=self._words)
+            self._progress.update(self._task, completed=self.done, words=self._words, left=self.left)
             return
         now = time.monotonic()
         if now - self._told >= self._say.every_s and self.done < self.total:
@@ -54,7 +61,27 @@ class Bar:
         if self._progress is None:
             about = f"; {self._words}" if self._words else ""
             seconds = time.monotonic() - self._began
-            self._say(f"{self.title}: {self.done:g} of {self.total:g} ({seconds:.0f} s){about}")
+            left = f", {self.left}" if self.left else ""
+            self._say(f"{self.title}: {self.done:g} of {self.total:g} ({seconds:.0f} s{left}){about}")
+
+    @property
+    def left(self) -> str:
+        """As `about 4 minutes left`; empty before a step of this process is done, and after the last."""
+        own = self.done - self._before
+        if self.done >= self.total:
+            return ""
+        if self._left_s is not None:
+            return f"at most {span(self._left_s)} left"
+        if own <= 0:
+            return ""
+        return f"about {span((time.monotonic() - self._began) / own * (self.total - self.done))} left"
+
+
+def span(seconds: float) -> str:
+    """As `40 s`, `12 minutes`, `2.5 hours`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} minutes" if seconds < 90 * 60 else f"{seconds / 3600:.1f} hours"
 
 
 class Say:
@@ -73,13 +100,13 @@ class Say:
         self._console.print(sentence, markup=False)
 
     @contextmanager
-    def bar(self, title: str, total: float) -> Iterator[Bar]:
-        """A bar while the block runs; bars may stand in each other."""
+    def bar(self, title: str, total: float, done: float = 0) -> Iterator[Bar]:
+        """A bar while the block runs; bars may stand in each other. `done`: of an earlier process."""
         outermost = self._bars is None
         if outermost and self.on_terminal:
             self._bars = self._made()
             self._bars.start()
-        bar = Bar(self, title, total, self._bars)
+        bar = Bar(self, title, total, done, self._bars)
         try:
             yield bar
             bar.tell()
@@ -104,7 +131,8 @@ class Say:
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TimeRemainingColumn(),
+            # Not the library's own: it forgets steps that are half a minute ago, and a block takes longer.
+            TextColumn("{task.fields[left]}"),
             TextColumn("{task.fields[words]}"),
             console=self._console,
         )

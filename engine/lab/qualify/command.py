@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -26,7 +27,7 @@ from .. import prompts as prompts_of
 from .. import report
 from ..limits import Limits
 from ..options import positive, positives
-from ..progress import Say
+from ..progress import Say, span
 from ..prompts import Prompt
 from ..run import Run, RunError, State
 from ..stand import Engine, EngineOptions, StandError, same_engine
@@ -34,10 +35,11 @@ from ..stand import engine as engine_of
 from ..started import configuration
 from ..sweep import table
 from . import certificate
+from .ahead import rest_s, untold
 from .certificate import CertificateError
 from .findings import Evidence, Judgement, judged
 from .gates import Verdict
-from .measure import ASKED, OUTPUTS, PAIRS, Asked, Measure, choose, facts, trials_of
+from .measure import ASKED, OUTPUTS, PAIRS, TRIALS, Asked, Measure, choose, facts, trials_of
 from .outputs import Outputs
 from .pairs import Pair
 from .picture import DEFINITIONS, summary
@@ -124,6 +126,8 @@ def _measure(args: argparse.Namespace, run: Run, say: Say) -> None:
         chosen = prompts_of.greedy(chosen)
     each = f"at least {prompts_of.LEAST} of each where there are as many"
     say(f"{len(chosen)} of {len(there)} prompts, of {len(shares)} scenarios, {each}")
+    for sentence in untold(Counter(prompt.scenario for prompt in chosen), args.step_prompts, args.pairs):
+        say(f"warning: {sentence}")
     options, every_k = _options(args, run, say)
     with engine_of(options, run, say) as engine:
         if engine.k == 0:
@@ -151,19 +155,37 @@ async def _phases(
         run.append(_FACTS, facts(engine, chosen, shares, plan))
     if not run.rows(_TOKENIZERS):
         run.append(_TOKENIZERS, await asyncio.to_thread(tokenizers, args, engine))
+    for reason in (plan.reason, run.rows(_TOKENIZERS)[-1].get("reason")):
+        if reason is not None:
+            say(f"warning: the draft can be rejected, but not qualified: {reason}")
+    # Scenarios are told apart where p is measured, or at the first where that is not among them.
+    at = args.concurrency if args.concurrency in args.concurrencies else args.concurrencies[0]
+    paired = {c: choose(chosen, args.pairs if c == at else None, c) for c in args.concurrencies}
+    pairs = {c: len(found) for c, found in paired.items()}
+    told = f"p is measured with {len(chosen)} prompts at {args.concurrency} in flight"
+    if plan.plain is not None:
+        beside = ", ".join(f"{number} at {c}" for c, number in pairs.items())
+        told += f"; then step times with at most {args.step_prompts}, and both ways are compared: {beside} in flight"
+    say(told)
     measure = Measure(engine, run, chosen, say)
     await measure.acceptance(args.concurrency)
     undisturbed(run, engine)
     if plan.plain is None:
         return
+    left = rest_s(
+        [msgspec.convert(row, Asked) for row in run.rows(ASKED)],
+        args.concurrency,
+        arms=len(plan.caps) + 1,
+        trials=args.step_prompts - len(run.rows(TRIALS)),
+        pairs={c: number - sum(row["concurrency"] == c for row in run.rows(PAIRS)) for c, number in pairs.items()},
+    )
+    if left:
+        say(f"the rest takes about {span(left)} at most")
     await measure.steps(plan, args.step_prompts, args.draft_step)
     similarity = Similarity(args.similarity)
     try:
-        # Scenarios are told apart where p is measured, or at the first where that is not among them.
-        at = args.concurrency if args.concurrency in args.concurrencies else args.concurrencies[0]
         for concurrency in args.concurrencies:
-            paired = choose(chosen, args.pairs if concurrency == at else None, concurrency)
-            await measure.pairs(concurrency, paired, similarity)
+            await measure.pairs(concurrency, paired[concurrency], similarity)
             undisturbed(run, engine)
     finally:
         similarity.close()

@@ -31,7 +31,7 @@ ASKED, TRIALS, PAIRS, OUTPUTS = "speculative", "steps", "pairs", "outputs"
 #: of its limit to each side.
 _FIRST_TRIALS, _NARROW = 16, 0.1
 #: Pairs that are compared at a concurrency where scenarios are not told apart; some more than a ratio needs.
-SPARE = 1.1
+_SPARE = 1.1
 _OF_ALL = 64
 #: Requests in a row that failed, after which the engine is taken for gone; and prompts in a row that told nothing.
 _MOST_FAILURES = 20
@@ -90,8 +90,7 @@ class Measure:
             bar.advance(words=None if p is None else f"p {p:.3f}")
 
         if waiting:
-            with self.say.bar("acceptance", len(self.prompts)) as bar:
-                bar.advance(len(self.prompts) - len(waiting))
+            with self.say.bar("acceptance", len(self.prompts), len(self.prompts) - len(waiting)) as bar:
                 await self._ask(waiting, concurrency, lambda reply: took(reply, bar))
 
     # ---- 2: step times
@@ -104,8 +103,7 @@ class Measure:
         trials = trials_of(self.run)
         done = {trial.prompt for trial in trials}
         waiting = [prompt for prompt in self.prompts if prompt.id not in done]
-        with self.say.bar("step times", most) as bar:
-            bar.advance(len(trials))
+        with self.say.bar("step times", most, len(trials)) as bar:
             in_vain = 0
             try:
                 while len(trials) < most and waiting and not self._narrow(trials, plan, limit):
@@ -166,8 +164,7 @@ class Measure:
         waiting = [prompt for prompt in chosen if prompt.id not in done]
         if not waiting:
             return
-        with self.say.bar(f"latency at concurrency {concurrency}", len(chosen)) as bar:
-            bar.advance(len(chosen) - len(waiting))
+        with self.say.bar(f"latency at concurrency {concurrency}", len(chosen), len(chosen) - len(waiting)) as bar:
             for number, whole in enumerate(parts(chosen, concurrency)):
                 part = [prompt for prompt in whole if prompt.id not in done]
                 if not part:
@@ -307,7 +304,7 @@ def choose(prompts: Sequence[Prompt], per_scenario: int | None, concurrency: int
     """Prompts to be paired: so many of each scenario, or of all together as the sample has them."""
     if per_scenario is None:
         return list(prompts[: max(_OF_ALL, 4 * concurrency)])
-    most = round(per_scenario * SPARE)
+    most = pairs_of(per_scenario)
     taken: dict[str, int] = {}
     chosen = []
     for prompt in prompts:
@@ -315,6 +312,11 @@ def choose(prompts: Sequence[Prompt], per_scenario: int | None, concurrency: int
         if taken[prompt.scenario] <= most:
             chosen.append(prompt)
     return chosen
+
+
+def pairs_of(per_scenario: int) -> int:
+    """How many are asked for, so that so many come of them where some fail."""
+    return round(per_scenario * _SPARE)
 
 
 def parts(chosen: Sequence[Prompt], concurrency: int) -> list[Sequence[Prompt]]:

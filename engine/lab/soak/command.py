@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from ..progress import Say
 from ..prompts import Prompt
 from ..run import Run, RunError, State
 from ..stand import Engine, EngineOptions, StandError
+from .drift import LEAST_AFTER, LEAST_MINUTES, LEAST_REFERENCE, reference
 from .load import MOST_AT_A_RATE, Load, Phase, served_model
 from .memory import listener
 from .minutes import ROWS, Soak, elapsed
@@ -79,6 +81,8 @@ def run(args: argparse.Namespace, run: Run, say: Say) -> int:
     phases = _checked(args, say, run)
     rows = run.rows(ROWS)
     left = args.minutes - elapsed(rows)
+    for sentence in _untold(args.minutes, phases) if left > 0 else ():
+        say(f"warning: {sentence}")
     if rows and left > 0:
         gap = max(time() - rows[-1]["at"] - 60, 0.0)
         run.append(ROWS, {"gap_s": round(gap), "minute": round(elapsed(rows), 3), "at": rows[-1]["at"] + 60})
@@ -210,6 +214,21 @@ def _checked(args: argparse.Namespace, say: Say, run: Run | None = None) -> list
             )
         phases.append(Phase(begins * 60, _prompts(args, file, say, run)))
     return phases
+
+
+def _untold(minutes: float, phases: list[Phase]) -> list[str]:
+    """What so many minutes leave untold, whatever is measured."""
+    if minutes < LEAST_MINUTES:
+        words = f"--minutes: {minutes:g} are too few to tell whether anything drifts, which takes {LEAST_MINUTES}"
+        return [f"{words}: only failures will be told"]
+    # A minute more to each side, as that in which it comes is of neither.
+    before, behind = max(reference(minutes), LEAST_REFERENCE) + 1, LEAST_AFTER + 1
+    return [
+        f"--then: a change at minute {phase.from_s / 60:g} of {minutes:g} will hardly be found: give it "
+        f"{math.ceil(before)} minutes before it, and {behind} behind it"
+        for phase in phases[1:]
+        if not before <= phase.from_s / 60 <= minutes - behind
+    ]
 
 
 def _prompts(args: argparse.Namespace, source: str, say: Say, run: Run | None) -> list[Prompt]:

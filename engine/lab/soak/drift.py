@@ -43,6 +43,8 @@ from scipy import stats  # type: ignore[import-untyped]
 ALPHA = 0.01
 #: Points that there must be before one can be told from another, and behind a change.
 LEAST_REFERENCE, LEAST_AFTER = 5, 2
+#: Minutes of a run in which a change can be found: of the clock's minutes, the first and the last are cut.
+LEAST_MINUTES = LEAST_REFERENCE + LEAST_AFTER + 1
 #: Moments that are compared in a run are not independent: as many as so many a point would be, as simulated.
 _LOOKS = 4.0
 #: More is not learned of how neighbours resemble each other: the estimate itself is noisy.

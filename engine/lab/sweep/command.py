@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,14 @@ from ...launch.config import DEFAULT_MAX_NUM_SEQS, ConfigError, load
 from ...launch.speculation import FIXED_LENGTH
 from .. import prompts as prompt_files
 from .. import report as reports
-from ..progress import Say
+from ..progress import Say, span
 from ..run import Run, State
 from ..stand import Engine, EngineOptions, StandError, same_engine
 from ..stand import engine as stand_engine
 from ..started import configuration
 from . import plan, table
-from .cells import PLAIN, Cell, blocks_of, cell_of
+from .ahead import CONFIRMING, Pace, too_short
+from .cells import PLAIN, Block, Cell, blocks_of, cell_of
 from .found import CONFIRM, EXIT, RECOMMENDED, SWEEP, UNCONFIRMED, Asked, At, analyse, verdict
 from .recommend import LEAST_ROUNDS, neighbours, race
 from .report import DEFINITIONS, summary
@@ -139,9 +140,14 @@ class Sweep:
             self._notes,
         )
         with self._say.waiting("a first batch warms the engine up and is thrown away"):
-            for c in self._args.concurrency:
-                server.warm_up(self._deal.batch(0, c), c, max(ks))
-        self._serve(server, SWEEP, self._args.rounds, lambda c, blocks: race(blocks, ks, self._shares).served)
+            took = {c: server.warm_up(self._deal.batch(0, c), c, max(ks)) for c in self._args.concurrency}
+        self._warm_up = Pace({c: plain for c, (plain, _) in took.items()}, {c: other for c, (_, other) in took.items()})
+
+        def racing(concurrency: int, blocks: Sequence[Block]) -> Sequence[int]:
+            return race(blocks, ks, self._shares).served
+
+        self._announce(ks, racing)
+        self._serve(server, SWEEP, self._args.rounds, racing)
         if not self._args.confirm:
             return
         chosen = {at.concurrency: at.choice.k for at in self._found() if at.choice is not None and at.choice.k}
@@ -153,11 +159,30 @@ class Sweep:
             lambda c, blocks: neighbours(chosen[c], most) if c in chosen else (),
         )
 
-    def _serve(self, server: Server, stage: str, rounds: int, left: Any) -> None:
+    def _announce(self, ks: Sequence[int], racing: plan.Left) -> None:
+        """What will be done, and how long it takes; the warm-up's batches tell, until there are others."""
+        args, confirm = self._args, self._args.confirm_rounds if self._args.confirm else 0
+        at = ", ".join(map(str, args.concurrency))
+        told = f"at most {args.rounds} rounds at {at} in flight, of {len(ks) + 1} batches each (all ks, plain decoding)"
+        if confirm:
+            told += f"; then at most {confirm} of {CONFIRMING + 1} to confirm"
+        pace = Pace.of(self._cells, self._warm_up)
+        left = plan.rounds_left(blocks_of(self._cells, SWEEP), args.concurrency, args.rounds, racing)
+        self._say(f"{told}: about {span(pace.rounds_s(left) + pace.same_s(confirm, CONFIRMING))} at most")
+        if args.minutes is not None and (short := too_short(self._minutes_left_s(), len(ks), confirm, pace)):
+            self._say(f"warning: {short}")
+
+    def _serve(self, server: Server, stage: str, rounds: int, left: plan.Left) -> None:
         concurrencies, seed = self._args.concurrency, self._args.seed + (stage == CONFIRM)
-        with self._say.bar("sweeping" if stage == SWEEP else "confirming", rounds * len(concurrencies)) as bar:
-            bar.advance(len(blocks_of(self._cells, stage)))
-            while turn := plan.next_turn(blocks_of(self._cells, stage), concurrencies, rounds, seed, left):
+        blocks = blocks_of(self._cells, stage)
+        title = "sweeping" if stage == SWEEP else "confirming"
+        with self._say.bar(title, rounds * len(concurrencies), len(blocks)) as bar:
+            while True:
+                turn = plan.next_turn(blocks, concurrencies, rounds, seed, left)
+                left_s = self._left_s(stage, plan.rounds_left(blocks, concurrencies, rounds, left))
+                bar.advance(len(blocks) - bar.done, left_s=left_s)
+                if turn is None:
+                    return
                 if stop := self._out_of_time(stage, turn):
                     self._notes.append(stop)
                     return
@@ -166,22 +191,29 @@ class Sweep:
                 bar.advance(0, _words(turn))
                 batch = self._deal.batch(turn.round, turn.concurrency, held_out=stage == CONFIRM)
                 self._cells += server.block(stage, turn, batch)
-                bar.advance()
+                blocks = blocks_of(self._cells, stage)
+
+    def _left_s(self, stage: str, left: Mapping[int, tuple[int, int]]) -> float:
+        """At most, the confirmation after a sweep too."""
+        pace = Pace.of(self._cells, self._warm_up)
+        found = pace.rounds_s(left)
+        if stage == SWEEP and self._args.confirm:
+            found += pace.same_s(self._args.confirm_rounds, CONFIRMING)
+        return found if self._args.minutes is None else min(found, max(self._minutes_left_s(), 0.0))
+
+    def _minutes_left_s(self) -> float:
+        return float(self._args.minutes) * 60 - self._before_s - (time.monotonic() - self._began)
 
     def _out_of_time(self, stage: str, turn: plan.Turn) -> str:
         """A sentence where --minutes leave no time for the block, nor for the confirmation after it."""
         if self._args.minutes is None:
             return ""
-        left = self._args.minutes * 60 - self._before_s - (time.monotonic() - self._began)
-        seconds: dict[int, list[float]] = {}
-        for cell in self._cells:
-            seconds.setdefault(cell.concurrency, []).append(cell.seconds)
-        a_cell = {c: sum(each) / len(each) for c, each in seconds.items()}
-        needed = len(turn.order) * a_cell.get(turn.concurrency, 0.0)
+        pace = Pace.of(self._cells)
+        needed = pace.round_s(turn.concurrency, len(turn.order) - 1)
         if stage == SWEEP and self._args.confirm and turn.round >= LEAST_ROUNDS:
-            # Plain decoding and three ks, each round; not before there is something to confirm.
-            needed += 4 * self._args.confirm_rounds * sum(a_cell.values())
-        if needed <= left:
+            # Not before there is something to confirm.
+            needed += pace.same_s(self._args.confirm_rounds, CONFIRMING)
+        if needed <= self._minutes_left_s():
             return ""
         what = "sweep" if stage == SWEEP else "confirmation"
         return f"The {what} ended in round {turn.round + 1} as --minutes {self._args.minutes:g} were up."

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 #: A scenario has at least so many prompts in each batch, as one reply more or less says little.
 LEAST = 2
+#: Which ks (without plain decoding) are still in question at a concurrency after its blocks; none: it is decided.
+Left = Callable[[int, Sequence[Block]], Sequence[int]]
 
 
 class PlanError(ValueError):
@@ -99,12 +101,11 @@ def next_turn(
     concurrencies: Sequence[int],
     rounds: int,
     seed: int,
-    left: Callable[[int, Sequence[Block]], Sequence[int]],
+    left: Left,
 ) -> Turn | None:
     """What is to be served after the blocks in `done`; None when nothing is left.
 
-    `left` tells which ks (without plain decoding) are still in question at a concurrency after its blocks; none: it is
-    decided. Concurrencies take turns in going first.
+    Concurrencies take turns in going first.
     """
     so_far = {c: [block for block in done if block.concurrency == c] for c in concurrencies}
     arms = {c: tuple(left(c, so_far[c])) for c in concurrencies}
@@ -117,6 +118,18 @@ def next_turn(
             turn = sum(block.arms == frozenset(here) for block in so_far[c])
             return Turn(number, c, order(here, turn, seed + c))
     return None
+
+
+def rounds_left(
+    done: Sequence[Block], concurrencies: Sequence[int], rounds: int, left: Left
+) -> dict[int, tuple[int, int]]:
+    """How many rounds are left at each concurrency at most, as `next_turn` goes on, and of how many ks."""
+    found = {}
+    for c in concurrencies:
+        blocks = [block for block in done if block.concurrency == c]
+        if ks := len(left(c, blocks)):
+            found[c] = (max(rounds - len(blocks), 0), ks)
+    return found
 
 
 def batch_size(concurrency: int, scenarios: int, asked: int | None) -> int:

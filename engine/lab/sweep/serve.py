@@ -64,12 +64,13 @@ class Server:
         """As results name it."""
         return self._engine.baseline + (", cold" if self._cold else "")
 
-    def warm_up(self, prompts: Sequence[Prompt], concurrency: int, most: int) -> None:
-        """A batch at the largest k, and one of plain decoding, which are not counted.
+    def warm_up(self, prompts: Sequence[Prompt], concurrency: int, most: int) -> tuple[float, float]:
+        """A batch of plain decoding, and one at the largest k, which are not counted; the seconds of each.
 
         Raises StandError where the engine then drafts fewer tokens than it was told to.
         """
-        found = [answer_of(reply) for reply in self._batch(prompts, concurrency, most)[1]]
+        batch, got = self._batch(prompts, concurrency, most)
+        found = [answer_of(reply) for reply in got]
         steps = sum(each.steps or 0 for each in found if each)
         drafted = sum(each.drafted or 0 for each in found if each)
         if not steps:
@@ -80,7 +81,7 @@ class Server:
                 "in flight: a table or rule by batch size in its configuration stands above the cap; take it out "
                 "there, or have the sweep start the engine, by -c FILE"
             )
-        self._batch(prompts, concurrency, PLAIN)
+        return self._batch(prompts, concurrency, PLAIN)[0].seconds, batch.seconds
 
     def block(self, stage: str, turn: Turn, prompts: Sequence[Prompt]) -> list[Cell]:
         """Serve and write down all cells of a block.

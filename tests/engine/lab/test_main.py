@@ -344,8 +344,8 @@ def test_without_a_terminal_bars_are_lines() -> None:
             bar.advance(words=f"p 0.{number}")
     say("done [not markup]")
     assert stream.getvalue().splitlines() == [
-        "acceptance: 1 of 3 (0 s); p 0.0",
-        "acceptance: 2 of 3 (0 s); p 0.1",
+        "acceptance: 1 of 3 (0 s, about 0 s left); p 0.0",
+        "acceptance: 2 of 3 (0 s, about 0 s left); p 0.1",
         "acceptance: 3 of 3 (0 s); p 0.2",
         "done [not markup]",
     ]
@@ -358,6 +358,19 @@ def test_without_a_terminal_bars_are_lines() -> None:
     assert stream.getvalue().splitlines()[-2:] == ["for the engine", "importing"]
 
 
+def test_how_long_the_rest_takes_is_of_what_this_process_did() -> None:
+    say = Say(io.StringIO())
+    with say.bar("acceptance", 100, done=80) as bar:
+        assert bar.left == ""
+        bar._began -= 120
+        bar.advance(4)
+        assert bar.left == "about 8 minutes left"
+        bar.advance(0, left_s=7200)
+        assert bar.left == "at most 2.0 hours left"
+        bar.advance(16)
+        assert bar.left == ""
+
+
 def test_on_a_terminal_bars_stand_in_each_other() -> None:
     leader, follower = os.openpty()
     with open(follower, "w") as stream:
@@ -365,7 +378,7 @@ def test_on_a_terminal_bars_stand_in_each_other() -> None:
         assert say.on_terminal
         with say.bar("rounds", 2) as rounds, say.bar("prompts", 4) as prompts:
             prompts.advance(4, "p 0.7")
-            rounds.advance()
+            rounds.advance(left_s=600)
             say("a line")
         with say.waiting("for the engine") as stage:
             stage("importing")
@@ -376,7 +389,7 @@ def test_on_a_terminal_bars_stand_in_each_other() -> None:
             parts.append(part)
     shown = b"".join(parts).decode()
     os.close(leader)
-    for words in ("rounds", "prompts", "4/4", "p 0.7", "a line", "end"):
+    for words in ("rounds", "prompts", "4/4", "p 0.7", "at most 10 minutes left", "a line", "end"):
         assert words in shown
 
 

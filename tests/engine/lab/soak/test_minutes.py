@@ -117,6 +117,35 @@ def test_wrong_use(tmp_path: Path, given: list[str], words: str) -> None:
     assert str(error.value).startswith(words)
 
 
+@pytest.mark.parametrize(
+    ("minutes", "then", "said"),
+    [
+        (7.9, None, "--minutes: 7.9 are too few to tell whether anything drifts, which takes 8"),
+        (8, None, None),
+        (30, 6, None),
+        (30, 27, None),
+        (30, 5, "--then: a change at minute 5 of 30 will hardly be found: give it 6 minutes before it, and 3 behind"),
+        (30, 28, "--then: a change at minute 28 of 30 will hardly be found"),
+        (600, 10, "give it 11 minutes before it"),
+    ],
+)
+def test_what_will_not_be_told_is_said_before(minutes: float, then: float | None, said: str | None) -> None:
+    phases = [Phase(0.0, []), *([] if then is None else [Phase(then * 60, [])])]
+    found = command._untold(minutes, phases)
+    assert len(found) == (said is not None)
+    assert said is None or said in found[0]
+
+
+@pytest.mark.parametrize(("minutes", "seconds", "told"), [(8, 59, True), (7, 1, False)])
+def test_fewer_minutes_than_are_warned_of_have_no_test(minutes: int, seconds: int, told: bool) -> None:
+    """A run that begins so many seconds into a minute of the clock."""
+    begins = [0.0, *(minute - seconds / 60 for minute in range(1, minutes + 1))]
+    asked = {"billing": [(30, 40), (32, 40), (28, 40)] * 5}
+    rows = [row(begin, asked, partial=at in (0, minutes)) for at, begin in enumerate(begins)]
+    verdict = judge(rows, Ended(minutes)).verdict
+    assert (verdict == "stable") == told
+
+
 @pytest.mark.parametrize("given", [("--minutes", "0"), ("--hours", "x"), ("--rate", "-1"), ("--concurrency", "0")])
 def test_no_such_number(given: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):

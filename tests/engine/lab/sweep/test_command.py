@@ -149,8 +149,11 @@ def test_an_interrupted_sweep_gives_the_cap_back_and_goes_on(
     assert told()["state"] == "done"
 
 
-def test_time_that_is_up_ends_it(url: str) -> None:
+def test_time_that_is_up_ends_it(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert sweep(url, "--minutes", "0.0001") == 2
+    said = capsys.readouterr().err
+    assert "at most 3 rounds at 2 in flight, of 3 batches each (all ks, plain decoding); then at most 3 of 4" in said
+    assert "warning: --minutes: 0 s are left, and 3 rounds, the least for a verdict, take about" in said
     assert (told()["verdict"], told()["state"]) == ("cannot tell", "done")
     assert "--minutes 0.0001 were up" in " ".join(told()["summary"]["reasons"])
 
