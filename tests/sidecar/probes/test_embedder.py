@@ -5,6 +5,7 @@ C27 similarity and the greedy baseline: long texts are compared to their ends, a
 
 import os
 import random
+import shlex
 import shutil
 import signal
 from collections.abc import Iterator
@@ -24,9 +25,18 @@ PASSWORD = ("How do I reset my password?", "I forgot my password, how can I chan
 
 
 @pytest.fixture(scope="module")
-def embedders() -> Iterator[dict[str, Embedder]]:
+def primitives(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where torch's oneDNN tells of each primitive that it makes, or takes from its cache."""
+    return tmp_path_factory.mktemp("onednn") / "primitives.log"
+
+
+@pytest.fixture(scope="module")
+def embedders(primitives: Path) -> Iterator[dict[str, Embedder]]:
     """Processes that keep their models."""
     found = {backend: Embedder(backend, None) for backend in BACKENDS}
+    child = found["sentence-transformers"]._child
+    told = ("env", "ONEDNN_VERBOSE=profile_create", "sh", "-c", f'exec "$0" "$@" > {shlex.quote(str(primitives))}')
+    child._command = (*told, *child._command)
     yield found
     for each in found.values():
         each.close()
@@ -106,6 +116,15 @@ def test_scores_are_those_of_sentence_transformers_called_directly(embedders: di
         expected = float(sentence_transformers.util.cos_sim(direct.encode(a), direct.encode(b)))
         assert score == pytest.approx(expected, abs=1e-6)
         assert not chunked
+
+
+def test_nothing_is_kept_of_the_shape_of_a_batch(embedders: dict[str, Embedder], primitives: Path) -> None:
+    """A few kB for each shape, but with large pieces of memory before them, which are not given back then."""
+    embedders["sentence-transformers"].compare([PASSWORD])
+    made = primitives.read_text()
+    if "create:" not in made:
+        pytest.skip("this torch does without oneDNN")
+    assert "create:cache_hit" not in made
 
 
 def test_a_missing_model_is_said(tmp_path: Path) -> None:
