@@ -56,11 +56,14 @@ def row_of(summary: Summary, name: str) -> dict[str, Any]:
 
 
 async def test_the_weak_scenario_is_found_though_the_global_p_passes(
-    drafting: Any, prompt_file: Path, tmp_path: Path
+    drafting: Any, prompt_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
     async with running(drafting.handler) as upstream:
         code, summary = await qualified(upstream.url, prompt_file, out, "--p", "0.6", "--sign-off", "Ada")
+    said = capsys.readouterr().err
+    assert "p is measured with 80 prompts at 2 in flight; then step times with at most 2, and both ways are" in said
+    assert "the rest takes about" in said
     assert row_of(summary, "billing")["standing"] == "good enough"
     assert row_of(summary, "faults")["standing"] == "rejected"
     assert summary.tables[0].rows[0][0] == "faults"
@@ -118,8 +121,8 @@ def test_replies_that_were_compared_twice_count_once(tmp_path: Path) -> None:
 
 
 def test_recorded_traffic_that_is_gone_ends_a_run_that_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    there = [Prompt(f"p{i}", "s", {"messages": []}, CHAT) for i in range(3)]
-    monkeypatch.setattr(recorded, "recorded", lambda source, tell, most, until: there[:2])
+    there = [Prompt(f"p{i}", "s", {"messages": []}, CHAT) for i in range(31)]
+    monkeypatch.setattr(recorded, "recorded", lambda source, tell, most, until: there[:30])
     run = Run.create("qualify", {}, tmp_path / "run")
     args = options("--prompts", "http://127.0.0.1:1", "--engine", "http://127.0.0.1:1")
     with pytest.raises(StandError, match="nothing answers"):
@@ -128,6 +131,21 @@ def test_recorded_traffic_that_is_gone_ends_a_run_that_goes_on(tmp_path: Path, m
     with pytest.raises(PromptError, match="begin a new run"):
         command._measure(args, run, Say())
     run.close()
+
+
+async def test_what_will_not_be_told_is_said_before_an_engine_is_looked_for(
+    prompt_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(StandError, match="nothing answers"):
+        await qualified("http://127.0.0.1:9", prompt_file, tmp_path / "run")
+    said = capsys.readouterr().err
+    assert "warning: --step-prompts: 2 are too few" in said
+    assert "warning: --pairs: whether it is slower than plain decoding will be told of none: give at least 45" in said
+    few = tmp_path / "few.jsonl"
+    lines = (await asyncio.to_thread(prompt_file.read_text)).splitlines(keepends=True)
+    few.write_text("".join(lines[:11]))
+    with pytest.raises(RunError, match="--prompts: 11 are too few for any verdict"):
+        await qualified("http://127.0.0.1:9", few, tmp_path / "other")
 
 
 async def test_a_run_that_ended_is_only_signed(drafting: Any, prompt_file: Path, tmp_path: Path) -> None:
@@ -155,7 +173,11 @@ async def test_replies_that_differ_are_told_by_the_letter_without_an_embedder(
 
 
 async def test_without_the_plugin_p_is_told_and_the_rest_said_to_be_missing(
-    drafting: Any, prompt_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    drafting: Any,
+    prompt_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.delenv("SPECWATCH_ENGINE_TOKEN")
     async with running(drafting.handler) as upstream:
@@ -164,6 +186,8 @@ async def test_without_the_plugin_p_is_told_and_the_rest_said_to_be_missing(
     assert (code, gates["p"].passed) == (2, True)
     assert gates["draft step"].passed is None
     assert "SPECWATCH_ENGINE_TOKEN" in gates["draft step"].words
+    said = capsys.readouterr().err
+    assert "warning: the draft can be rejected, but not qualified: there is no plain decoding to measure with" in said
     assert not any(plain for _, plain in drafting.asked)
 
 
