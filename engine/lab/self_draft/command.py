@@ -12,6 +12,7 @@ import json
 import os
 from pathlib import Path
 
+from .. import prompts
 from ..limits import Limits
 from ..progress import Say
 from ..run import ROOT, Run, State
@@ -19,6 +20,7 @@ from ..summary import Cell, Summary, Table
 from . import checkpoint, shallow
 from .checkpoint import CheckpointError
 from .layers import LayersError
+from .lessons import LEAST
 from .place import whole
 from .shallow import Plan
 from .tune import Tuned, TuneError, TuneOptions, tune
@@ -148,6 +150,9 @@ def _tuning(args: argparse.Namespace, plan: Plan) -> TuneOptions | None:
         raise SelfDraftError(f"--tune-layers is at most {len(plan.kept)}, as many as are kept, not {args.tune_layers}")
     if args.rate is not None and not 0 < args.rate < 1:
         raise SelfDraftError(f"--rate must be between 0 and 1, not {args.rate}")
+    if not args.prompts.startswith(("http://", "https://")):
+        # Those of a sidecar take minutes to read, and are told of once the target is there.
+        _check_prompts(args.prompts)
     return TuneOptions(
         prompts=args.prompts,
         steps=args.steps,
@@ -158,6 +163,16 @@ def _tuning(args: argparse.Namespace, plan: Plan) -> TuneOptions | None:
         device=args.device,
         seed=args.seed,
     )
+
+
+def _check_prompts(file: str) -> None:
+    """Raises SelfDraftError where there are too few, before the target is loaded and asked."""
+    try:
+        number = len(prompts.read(file))
+    except prompts.PromptError as error:
+        raise SelfDraftError(str(error)) from None
+    if number < LEAST:
+        raise SelfDraftError(f"--prompts: {file} has {number}, and {LEAST} are the least: give more")
 
 
 def summary(plan: Plan, target: str, out: Path, prompts: str | None, tuned: Tuned | None) -> Summary:

@@ -8,8 +8,6 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from ...launch.config import DEFAULT_MAX_NUM_SEQS, ConfigError, load
@@ -18,10 +16,9 @@ from .. import prompts as prompt_files
 from .. import report as reports
 from ..progress import Say, span
 from ..run import Run, State
-from ..stand import Engine, EngineOptions, StandError, same_engine
+from ..stand import Engine, StandError, same_engine
 from ..stand import engine as stand_engine
-from ..started import configuration
-from . import plan, table
+from . import engine_file, plan, table
 from .ahead import CONFIRMING, Pace, too_short
 from .cells import PLAIN, Block, Cell, blocks_of, cell_of
 from .found import CONFIRM, EXIT, RECOMMENDED, SWEEP, UNCONFIRMED, Asked, At, analyse, verdict
@@ -88,7 +85,7 @@ class Sweep:
         self._cells = [_cell(row) for row in run.rows(CELLS)]
         self._before_s = sum(cell.seconds for cell in self._cells)
         self._notes: list[str] = []
-        self._source = _source(args, run)
+        self._source = engine_file.source(args, run)
         self._max_num_seqs: int | None = load(self._source, fetched=False).max_num_seqs if self._source else None
         if self._max_num_seqs is not None and max(args.concurrency) > self._max_num_seqs:
             raise StandError(
@@ -107,8 +104,8 @@ class Sweep:
             self._notes.append(f"The confirmation serves the sweep's own prompts of {names}: there are too few others.")
 
     def go(self) -> int:
-        options = _options(self._args, self._source, self._run)
-        self._in_table = _ks_of(options.config or self._source)
+        options = engine_file.options(self._args, self._source, self._run)
+        self._in_table = engine_file.ks_of(options.config or self._source)
         try:
             with stand_engine(options, self._run, self._say) as engine:
                 if self._cells:
@@ -322,51 +319,6 @@ def _words(turn: plan.Turn) -> str:
 
 
 # ---- options
-
-
-def _source(args: argparse.Namespace, run: Run) -> Path | None:
-    """The engine's own file, where there is one. Raises StandError."""
-    named = args.config or args.engine_config
-    if args.engine_config and args.engine is None:
-        raise StandError("--engine-config: goes with --engine; an engine that is started has its file from -c")
-    if named is not None:
-        if not Path(named).is_file():
-            option = "-c" if args.config else "--engine-config"
-            raise StandError(f"{option}: there is no file {named}: name a speculative_config.yaml")
-        return Path(named)
-    if args.engine is not None:
-        return None
-    return configuration(_asked_of_stand(args), run)
-
-
-def _options(args: argparse.Namespace, source: Path | None, run: Run) -> EngineOptions:
-    """The engine to be swept: where the lab starts it, one with the largest k, and a table that allows it at every
-    batch size of the sweep and has the others at sizes that it does not reach, so that vLLM captures its CUDA graphs
-    for all of them.
-    """
-    options = _asked_of_stand(args)
-    if options.engine is not None or source is None:
-        return options
-    config = load(source)
-    if config.speculative is None:
-        raise StandError(f"-c: {source} has no draft model: there is no k to sweep")
-    if config.method in FIXED_LENGTH:
-        return replace(options, config=source, target=None, draft=None)
-    flat = [[1, config.max_num_seqs, max(args.k)]]
-    rows = table.with_every(args.k, flat, max(args.concurrency), config.max_num_seqs) or flat
-    text = table.tuned(source, rows, "as the sweep runs it: the cap decides")
-    return replace(options, config=run.write("speculative_config.swept.yaml", text), target=None, draft=None)
-
-
-def _ks_of(file: Path | None) -> frozenset[int]:
-    """The ks of the table in an engine's file; none where there is no table, or no file."""
-    speculative = None if file is None else load(file, fetched=False).speculative
-    return frozenset(k for _, _, k in (speculative or {}).get(table.KEY) or ())
-
-
-def _asked_of_stand(args: argparse.Namespace) -> EngineOptions:
-    # Its --k is one number, the sweep's are many.
-    return EngineOptions.of(argparse.Namespace(**{**vars(args), "k": None}), k=max(args.k))
 
 
 def _cell(row: dict[str, Any]) -> Cell:

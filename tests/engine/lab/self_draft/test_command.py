@@ -184,6 +184,8 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "steps": (["TARGET", "--tune", "--prompts", "f", "--steps", "-1"], "--steps must be at least 0, not -1"),
     "tune layers": (["TARGET", "--layers", "2", "--tune", "--prompts", "f", "--tune-layers", "3"], "--tune-layers is"),
     "rate": (["TARGET", "--tune", "--prompts", "f", "--rate", "2"], "--rate must be between 0 and 1, not 2.0"),
+    "no prompt file": (["TARGET", "--tune", "--prompts", "none.jsonl"], "--prompts: there is no file none.jsonl"),
+    "few prompts": (["TARGET", "--tune", "--prompts", "few.jsonl"], "--prompts: few.jsonl has 9, and 10 are the least"),
     "inside the target": (["TARGET", "--out", "TARGET/draft"], "hold one another"),
     "the target": (["TARGET", "--out", "TARGET", "--force"], "hold one another"),
     "taken for another": (["TARGET", "--out", "my-EAGLE3"], "vLLM takes a draft with 'eagle3' in its path"),
@@ -193,6 +195,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_options_are_named(tmp_path: Path, deep: Path, capsys: Any, monkeypatch: Any, name: str) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "few.jsonl").write_text('{"prompt": "a"}\n' * 9)
     words, expected = WRONG[name]
     code, said = made(capsys, *[word.replace("TARGET", str(deep)) for word in words])
     assert code == 2

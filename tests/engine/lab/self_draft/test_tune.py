@@ -101,16 +101,16 @@ def lines(*rows: dict[str, Any]) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
+#: What a file says again and again.
 WRONG: dict[str, tuple[str, list[object], str]] = {
     "no prompts": ("", [], "has no prompts"),
-    "few prompts": (lines({"prompt": "Hello"}), [], f"gives 1 replies of the target, and {LEAST} are the least"),
-    "equal prompts": (lines(*[{"prompt": "Hello"}] * 40), [], "gives 1 replies of the target"),
+    "equal prompts": (lines({"prompt": "Hello"}), [], f"gives 1 replies of the target, and {LEAST} are the least"),
     "pictures": (
         lines({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}),
         [],
-        "1 prompts are left out; the first: line 1: it has parts that are no text",
+        "it has parts that are no text",
     ),
-    "too long": (lines({"prompt": [7] * 2048}), [], "line 1 has 2048 tokens, and 1920 are the most"),
+    "too long": (lines({"prompt": [7] * 2048}), [], "has 2048 tokens, and 1920 are the most"),
     "no such device": (lines({"prompt": "Hello"}), ["--device", "moon"], "--device: moon cannot be used here"),
 }
 
@@ -119,11 +119,11 @@ WRONG: dict[str, tuple[str, list[object], str]] = {
 def test_what_cannot_be_learned_from_is_told_and_leaves_nothing(tmp_path: Path, name: str) -> None:
     text, words, expected = WRONG[name]
     file = tmp_path / "prompts.jsonl"
-    file.write_text(text)
+    file.write_text(text * LEAST)
     code, said, _ = made(tmp_path / "out" / "draft", "--layers", 1, "--tune", "--prompts", file, "--steps", 1, *words)
     assert code == 2
     assert expected in said
-    assert not list((tmp_path / "out").iterdir())
+    assert not list(tmp_path.glob("out/*"))
 
 
 def test_quantised_weights_are_not_tuned(tmp_path: Path, prompts: Path) -> None:

@@ -14,7 +14,7 @@ from specwatch_engine.lab import recorded
 from specwatch_engine.lab.__main__ import main, parser_of
 from specwatch_engine.lab.run import Run
 from specwatch_engine.lab.summary import read
-from specwatch_engine.lab.sweep import command
+from specwatch_engine.lab.sweep import command, engine_file
 from specwatch_engine.launch.config import load
 from support.steered_engine import TOKEN
 from support.stepping_engine import SteppingEngine, serving
@@ -69,9 +69,9 @@ def cells() -> list[dict[str, Any]]:
 
 def test_a_whole_sweep(engine: SteppingEngine, url: str, capsys: pytest.CaptureFixture[str]) -> None:
     engine.cap, engine.mode = 7, "hard"
-    # So much slower that no busy machine hides it.
-    engine.plain = 30.0
-    assert sweep(url, "--engine-config", "engine.yaml") == 0
+    # So much slower that no busy machine hides it: plain decoding, and k=1 with its step more in each reply.
+    engine.a, engine.plain = 8.0, 30.0
+    assert sweep(url, "--engine-config", "engine.yaml", "--k", "1,2") == 0
     assert (engine.cap, engine.mode) == (7, "hard")
     run = told()
     assert (run["state"], run["verdict"]) == ("done", "recommended")
@@ -79,7 +79,7 @@ def test_a_whole_sweep(engine: SteppingEngine, url: str, capsys: pytest.CaptureF
     assert all((Path("run") / file).is_file() for file in summary.files.values())
     (chosen,) = (table.rows for table in summary.tables if "by concurrency" in table.title)
     k = chosen[0][1]
-    assert k in (1, 4)
+    assert k in (1, 2)
     assert [gate.name for gate in summary.gates] == ["gain at 2 in flight", f"k={k} confirmed at 2 in flight"]
     tuned = load(Path("run/speculative_config.tuned.yaml"))
     assert tuned.speculative is not None
@@ -91,7 +91,7 @@ def test_a_whole_sweep(engine: SteppingEngine, url: str, capsys: pytest.CaptureF
     rows = cells()
     served = Counter((row["stage"], row["k"]) for row in rows)
     assert served["sweep", 0] == served["confirm", 0] == 3
-    assert {n for stage, n in served if stage == "confirm"} == {0, k - 1, k, min(k + 1, 4)}
+    assert {n for stage, n in served if stage == "confirm"} == {0, k - 1, k, min(k + 1, 2)}
     asked = {
         stage: {answer["prompt"] for row in rows if row["stage"] == stage for answer in row["answers"]}
         for stage in ("sweep", "confirm")
@@ -352,7 +352,7 @@ def test_an_engine_that_is_started_may_draft_every_k(
     args = parser.parse_args(["-c", "own.yaml", "--prompts", "prompts.jsonl", "--k", "2-6"])
     made = Run.create("sweep", {}, Path("run"))
     try:
-        options = command._options(args, command._source(args, made), made)
+        options = engine_file.options(args, engine_file.source(args, made), made)
     finally:
         made.close()
     assert options.config is not None
@@ -370,7 +370,7 @@ def test_target_and_draft_are_started_with_the_largest_k() -> None:
     args = parser_of("sweep", command).parse_args(line)
     made = Run.create("sweep", {}, Path("run"))
     try:
-        options = command._options(args, command._source(args, made), made)
+        options = engine_file.options(args, engine_file.source(args, made), made)
     finally:
         made.close()
     assert (options.target, options.draft) == (None, None)
