@@ -1,6 +1,6 @@
 """`specwatch sweep`: which number of draft tokens is fastest, by scenario and batch size.
 
-Exit status: 0 recommended, 1 no gain anywhere, 2 cannot tell or wrong use, 130 interrupted.
+Exit status: 0 recommended, confirmed or not; 1 no gain anywhere; 2 cannot tell, or wrong use; 130 interrupted.
 """
 
 from __future__ import annotations
