@@ -168,6 +168,14 @@ def _field(name: str, at: datetime) -> str:
     return f"hold_{name}_{at.isoformat()}"
 
 
+def hold(since: datetime, until: datetime) -> None:
+    """Shows that time range from now on, here and on other pages."""
+    asked = {"since": iso(since.replace(microsecond=0)), "until": iso(until.replace(microsecond=0))}
+    if st.session_state.get(HELD) != [*asked.values()]:
+        st.query_params.update(asked)
+        st.rerun()
+
+
 def _hold(chosen: Filters, *, disabled: bool) -> None:
     """Chooses a time range that does not move, for a link that shows the same tomorrow."""
     since, until = _proposed(chosen)
@@ -181,10 +189,7 @@ def _hold(chosen: Filters, *, disabled: bool) -> None:
             if first is None or last is None or first >= last:
                 st.error("*From* must be before *To*.")
             else:
-                st.query_params.update(
-                    {"since": iso(first.replace(microsecond=0)), "until": iso(last.replace(microsecond=0))}
-                )
-                st.rerun()
+                hold(first, last)
         if chosen.since is not None and st.button("Move with the clock again", key="hold_end"):
             st.session_state.pop(HELD, None)
             for name in ("since", "until"):

@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from html import escape
 from typing import Any, TypeVar
 from urllib.parse import urlencode
@@ -13,7 +14,8 @@ import streamlit as st
 from dashboard import shapes
 from dashboard.client import Client, Kind, Problem
 from dashboard.connection import client
-from dashboard.frames.base import Tile, plain
+from dashboard.filters import hold
+from dashboard.frames.base import Tile, plain, utc
 from dashboard.frames.spark import sparkline
 from dashboard.frames.state import StateLine, alerts_line, state_line
 from dashboard.states import problem
@@ -21,6 +23,10 @@ from dashboard.states import problem
 T = TypeVar("T")
 
 STATE_SECONDS, DATA_SECONDS = 5, 10
+#: The session's name for the time range that was chosen on a chart.
+DRAGGED = "dragged"
+#: Of Plotly.
+CONFIG = {"displayModeBar": False, "responsive": True}
 
 STYLE = """<style>
 .block-container, .stMainBlockContainer { padding-top: 3.5rem; padding-bottom: 2rem; max-width: 1400px; }
@@ -55,6 +61,8 @@ STYLE = """<style>
 @contextmanager
 def answers() -> Iterator[Client]:
     """For what a page asks and draws: if there is no answer, the rest is left out and it says why."""
+    if dragged := st.session_state.pop(DRAGGED, None):
+        hold(*dragged)
     try:
         yield client()
     except Problem as found:
@@ -103,7 +111,21 @@ def tiles(row: Sequence[Tile]) -> None:
 
 def chart(title: str, figure: Any, *, helped: str | None, key: str, **options: Any) -> None:
     st.markdown(f"**{title}**", help=helped)
-    st.plotly_chart(figure, key=key, config={"displayModeBar": False, "responsive": True}, **options)
+    st.plotly_chart(figure, key=key, config=CONFIG, **options)
+
+
+def time_chart(title: str, figure: Any, *, helped: str | None, key: str) -> None:
+    """A chart over time. A drag over it holds that stretch of time on every page, in whole minutes."""
+    helped = f"{helped or ''}\n\nDrag over the chart to hold a stretch of its time range."
+    st.markdown(f"**{title}**", help=helped)
+    st.plotly_chart(figure, key=key, config=CONFIG, on_select=partial(_dragged, key), selection_mode="box")
+
+
+def _dragged(key: str) -> None:
+    """Streamlit runs the page again after this: of another chart, where newer data have come, it would know no drag."""
+    if drawn := st.session_state[key]["selection"]["box"]:
+        ends = sorted(utc(datetime.fromisoformat(each)).replace(second=0, microsecond=0) for each in drawn[0]["x"])
+        st.session_state[DRAGGED] = ends[0], ends[-1] + timedelta(minutes=1)
 
 
 def link(label: str, page: str, query: dict[str, str]) -> None:

@@ -13,8 +13,8 @@ from dashboard import shapes
 from dashboard.frames.base import iso, plain, ratio, span, utc
 from dashboard.frames.facts import Fact
 from dashboard.frames.lab import tone_of
-from dashboard.frames.now import p_over_time
-from dashboard.frames.plots import AUTOREGRESSIVE, MARGIN, MUTED, OTHER, SPECULATIVE
+from dashboard.frames.now_plots import p_over_time
+from dashboard.frames.plots import AUTOREGRESSIVE, MARGIN, MUTED, OTHER, SPECULATIVE, dragged
 from dashboard.words import NO_DATA, P_MIN
 
 
@@ -43,9 +43,9 @@ MOST_LINES = 60
 _TONES = {AUTOREGRESSIVE: ":orange", SPECULATIVE: ":blue", OTHER: ":green", MUTED: ":gray"}
 
 KEY = (
-    "Switches: ■ off, ▶ on or being probed. Alerts: ✖ critical begins, ▲ begins, ○ ends. ★ order to an engine, "
-    "◆ another version or setting, or a moved token. ⬢ a run of the lab ended. Dotted: decoding was switched or an "
-    "alert began."
+    "Switches: ■ off, ▶ on or being probed. Alerts: ✖ critical begins, ▲ begins, ○ ends, the bar while it fires. "
+    "★ order to an engine, ◆ another version or setting, or a moved token. ⬢ a run of the lab ended. Dotted: decoding "
+    "was switched or an alert began."
 )
 
 
@@ -66,7 +66,7 @@ def sign(event: shapes.Event) -> Sign:
         severity = event.severity or "fires"
         shown = {"critical": "emergency_home", "warning": "warning"}.get(severity, "info")
         symbol = "x" if severity == "critical" else "triangle-up"
-        return Sign(severity, shown, MUTED if severity == "info" else AUTOREGRESSIVE, symbol)
+        return Sign(severity, shown, _alarm(severity), symbol)
     if event.kind == "switch":
         if event.what in ("autoregressive", "ineffective"):
             return Sign(event.what, icon, AUTOREGRESSIVE, "square")
@@ -77,6 +77,10 @@ def sign(event: shapes.Event) -> Sign:
         colour = {"good": OTHER, "bad": AUTOREGRESSIVE}.get(tone_of(event.what), MUTED)
         return Sign(event.what, icon, colour, "hexagon")
     return Sign(event.kind, icon, MUTED, "diamond" if event.kind == "version" else "star")
+
+
+def _alarm(severity: str | None) -> str:
+    return MUTED if severity == "info" else AUTOREGRESSIVE
 
 
 def heading(event: shapes.Event) -> str:
@@ -190,24 +194,73 @@ def _value(name: str, value: Any) -> str:
 
 
 def _time(text: str) -> str:
+    at = _read(text)
+    return text if at is None else f"{at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _read(text: object) -> datetime | None:
+    """None where it is no time."""
     try:
-        return f"{utc(datetime.fromisoformat(text)):%Y-%m-%d %H:%M:%S} UTC"
+        return utc(datetime.fromisoformat(str(text)))
     except (ValueError, OverflowError):
-        return text
+        return None
 
 
 # The time line
 
 
+class Fired(NamedTuple):
+    """How long an alert fired."""
+
+    since: datetime
+    until: datetime
+    severity: str | None
+
+
+def fired(
+    events: Sequence[shapes.Event], active: Sequence[shapes.ActiveAlert], held: tuple[datetime, datetime]
+) -> list[Fired]:
+    """Within `held`: what has no end there goes on to its end, what has no beginning there began when it was held."""
+    begun: dict[tuple[str, str, str], tuple[datetime, str | None]] = {}
+    found, known = [], set()
+    for event in sorted((each for each in events if each.kind == "alert"), key=lambda each: utc(each.at)):
+        evidence = event.evidence or {}
+        labels = evidence.get("labels")
+        known.add(one := _one(event.instance, event.subject, labels if isinstance(labels, dict) else {}))
+        if event.what == "firing":
+            begun.setdefault(one, (utc(event.at), event.severity))
+        else:
+            since, severity = begun.pop(one, (_read(evidence.get("starts_at")) or held[0], event.severity))
+            found.append(Fired(since, utc(event.at), severity))
+    for alert in active:
+        one = _one(alert.labels.get("instance", ""), alert.name, alert.labels)
+        if alert.status == "firing" and one not in known:
+            begun[one] = utc(alert.starts_at), alert.severity
+    found += [Fired(since, held[1], severity) for since, severity in begun.values()]
+    cut = (Fired(max(each.since, held[0]), min(each.until, held[1]), each.severity) for each in found)
+    return [each for each in cut if each.since < each.until]
+
+
+def _one(instance: str, name: str, labels: Mapping[str, Any]) -> tuple[str, str, str]:
+    """What an alert is told apart by."""
+    return instance, name, repr(sorted(labels.items()))
+
+
 def time_line(
-    events: Sequence[shapes.Event], acceptance: shapes.AcceptanceSeries, held: tuple[datetime, datetime]
+    events: Sequence[shapes.Event],
+    active: Sequence[shapes.ActiveAlert],
+    acceptance: shapes.AcceptanceSeries,
+    held: tuple[datetime, datetime],
 ) -> go.Figure:
-    """Above p over the time range `held`, below a lane for each kind of event."""
+    """Above p over the time range `held`, below a lane for each kind of event; `active`: what alarms now."""
     figure = make_subplots(rows=2, cols=1, shared_xaxes=True, row_heights=[0.5, 0.5], vertical_spacing=0.04)
     inside = [event for event in events if held[0] <= utc(event.at) <= held[1]]
     figure.add_trace(_lines(inside), row=1, col=1)
     figure.add_trace(p_over_time(acceptance, None).data[0], row=1, col=1)
     figure.add_hline(y=P_MIN, line={"color": MUTED, "dash": "dash", "width": 1.5}, row=1, col=1)
+    bars = fired(events, active, held)
+    for colour in (MUTED, AUTOREGRESSIVE):
+        figure.add_trace(_bars([each for each in bars if _alarm(each.severity) == colour], colour), row=2, col=1)
     for kind in LANES:
         figure.add_trace(_lane(kind, [event for event in inside if event.kind == kind]), row=2, col=1)
     figure.add_annotation(
@@ -233,9 +286,8 @@ def time_line(
         row=2,
         col=1,
     )
-    figure.update_layout(
-        height=430, margin=MARGIN | {"r": 36}, showlegend=False, uirevision="keep", hovermode="closest"
-    )
+    figure.update_layout(height=430, margin=MARGIN | {"r": 36}, showlegend=False, hovermode="closest")
+    dragged(figure)
     return figure
 
 
@@ -247,6 +299,18 @@ def _lines(events: Sequence[shapes.Event]) -> go.Scatter:
         y=[each for _ in marked for each in (0, 1, None)],
         mode="lines",
         line={"color": MUTED, "width": 1, "dash": "dot"},
+        hoverinfo="skip",
+    )
+
+
+def _bars(bars: Sequence[Fired], colour: str) -> go.Scatter:
+    """Between the marks of an alert's begin and end; where several fire at a time, one lies upon the other."""
+    return go.Scatter(
+        x=[each for bar in bars for each in (bar.since, bar.until, None)],
+        y=[LANES["alert"].title] * 3 * len(bars),
+        mode="lines",
+        line={"color": colour, "width": 10},
+        opacity=0.4,
         hoverinfo="skip",
     )
 

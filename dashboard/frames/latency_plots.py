@@ -112,9 +112,8 @@ def distribution(spread: shapes.LatencyDistribution, measure: Measure) -> go.Fig
         margin=MARGIN,
         legend=_LEGEND,
         hovermode="closest",
-        uirevision=measure,
     )
-    figure.update_xaxes(type="linear", ticksuffix=" ms", nticks=6, tickangle=0, rangemode="tozero")
+    figure.update_xaxes(type="linear", ticksuffix=" ms", nticks=6, tickangle=0, rangemode="tozero", fixedrange=True)
     if long_tail(spread, measure):
         figure.update_xaxes(type="log", **_ticks(spread, measure))
     figure.update_yaxes(range=[0, 1.02], tickvals=[0, 0.25, 0.5, 0.75, 0.95], tickformat=".0%", fixedrange=True)

@@ -74,14 +74,19 @@ def line_chart(span: tuple[datetime, datetime] | None) -> go.Figure:
         margin=MARGIN,
         hovermode="x unified",
         legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
-        # Keeps the reader's zoom when the data is refreshed.
-        uirevision="keep",
     )
     figure.update_xaxes(type="date", hoverformat="%Y-%m-%d %H:%M UTC", nticks=6, tickangle=0)
     if span is not None:
         figure.update_xaxes(range=list(span))
     figure.update_yaxes(fixedrange=True)
+    dragged(figure)
     return figure
+
+
+def dragged(figure: go.Figure) -> None:
+    """A drag chooses a stretch of time. The zoom of Plotly's own is off: it would be lost at each refresh."""
+    figure.update_layout(dragmode="select", selectdirection="h")
+    figure.update_xaxes(fixedrange=True)
 
 
 def line(

@@ -9,7 +9,7 @@ from dashboard.filters import Filters
 from dashboard.frames import events as frames
 from dashboard.frames import facts
 from dashboard.frames.base import plain, utc
-from dashboard.parts import DATA_SECONDS, answers, chart, kept_cursors, link, turn
+from dashboard.parts import DATA_SECONDS, answers, kept_cursors, link, time_chart, turn
 from dashboard.words import define
 
 USES = ("time",)
@@ -23,13 +23,14 @@ PAGES = "events_pages"
 def page(chosen: Filters) -> None:
     with answers() as ask:
         later_acceptance = ask.later(ask.acceptance, **chosen.time, step=chosen.step)
+        later_alerts = ask.later(ask.alerts)
         every = ask.events(**chosen.time, limit=str(MOST_MARKS))
         acceptance = later_acceptance.result()
         held = utc(acceptance.since), utc(acceptance.until)
         if every.events:
-            chart(
+            time_chart(
                 "Acceptance rate p, and what happened (UTC)",
-                frames.time_line(every.events, acceptance, held),
+                frames.time_line(every.events, later_alerts.result().alerts, acceptance, held),
                 helped=define("acceptance rate p", "event"),
                 key="time_line",
             )

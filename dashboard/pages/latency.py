@@ -13,7 +13,7 @@ from dashboard.frames.base import span, utc
 from dashboard.frames.now import slo_tile
 from dashboard.frames.plots import with_trend
 from dashboard.frames.table import STYLE
-from dashboard.parts import DATA_SECONDS, answers, chart, tiles
+from dashboard.parts import DATA_SECONDS, answers, chart, tiles, time_chart
 from dashboard.states import database_note, unusable
 from dashboard.words import SLO_MIN, define
 
@@ -58,7 +58,7 @@ def page(chosen: Filters) -> None:
                 helped=define("spread of latencies", term),
                 key=f"spread_{measure}",
             )
-        chart(
+        time_chart(
             f"{word}: p50, p95 and p99 over time (UTC)",
             plots.over_time(series, measure, held),
             helped=define("p50, p95, p99", term, "speculative", "autoregressive"),
@@ -98,7 +98,7 @@ def _ratio(ratios: shapes.LatencySeries | None, series: shapes.LatencySeries, he
         st.markdown(f"**{title}**", help=helped)
         st.info(frames.too_few_line(series), icon=":material/query_stats:")
         return
-    chart(title, plots.ratio_over_time(ratios, held), helped=helped, key="ratio_over_time")
+    time_chart(title, plots.ratio_over_time(ratios, held), helped=helped, key="ratio_over_time")
     st.caption(
         f"Below 1, speculation is faster. Whatever the concurrency, by steps of {span(ratios.step_s or 0)}; a gap "
         f"where a side has fewer than {frames.ENOUGH} ok requests."

@@ -7,10 +7,22 @@ from dashboard.client import Client, Problem
 from dashboard.connection import client
 from dashboard.filters import Filters
 from dashboard.frames import now as frames
+from dashboard.frames import now_plots as plots
 from dashboard.frames.base import plain, utc
 from dashboard.frames.plots import with_trend
 from dashboard.frames.state import alert_text, footer, slices_off
-from dashboard.parts import DATA_SECONDS, STATE_SECONDS, answers, chart, health, state, tile, tiles, unless_refused
+from dashboard.parts import (
+    DATA_SECONDS,
+    STATE_SECONDS,
+    answers,
+    chart,
+    health,
+    state,
+    tile,
+    tiles,
+    time_chart,
+    unless_refused,
+)
 from dashboard.states import database_note, misaligned, missing, no_speculation, unusable
 from dashboard.switch import switch
 from dashboard.words import LATENCY_GOAL_MS, P_MIN, SIMILARITY_MIN, SLO_MIN, define
@@ -151,16 +163,16 @@ def _figures(chosen: Filters) -> None:
         held = utc(summary.since), utc(summary.until)
         left, right = st.columns(2)
         with left:
-            chart(
+            time_chart(
                 "Acceptance rate p over time (UTC), ▲ switches",
-                frames.p_over_time(acceptance, held, fallback.history),
+                plots.p_over_time(acceptance, held, fallback.history),
                 helped=define("acceptance rate p", "interval of p"),
                 key="p_over_time",
             )
         with right:
-            chart(
+            time_chart(
                 "Latency p95 over time (UTC)",
-                frames.latency_over_time(latency, held),
+                plots.latency_over_time(latency, held),
                 helped=define("latency", "speculative", "autoregressive"),
                 key="latency_over_time",
             )
@@ -172,7 +184,7 @@ def _figures(chosen: Filters) -> None:
             else:
                 st.caption("No scenario has speculated in this time range.")
         with right:
-            chart("Requests by outcome", frames.outcomes(summary.traffic), helped=define("outcome"), key="outcomes")
+            chart("Requests by outcome", plots.outcomes(summary.traffic), helped=define("outcome"), key="outcomes")
         if speculated and summary.coverage.missing:
             st.markdown("**Requests without acceptance figures**", help=define("coverage"))
             missing(summary.coverage)

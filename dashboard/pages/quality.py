@@ -14,7 +14,7 @@ from dashboard.frames.base import plain, utc
 from dashboard.frames.now import of_drafts
 from dashboard.frames.plots import with_trend
 from dashboard.frames.table import STYLE
-from dashboard.parts import DATA_SECONDS, answers, chart, tiles, unless_refused
+from dashboard.parts import DATA_SECONDS, answers, chart, tiles, time_chart, unless_refused
 from dashboard.states import database_note
 from dashboard.words import EVENTS_YAML, SIMILARITY_MIN, define
 
@@ -101,7 +101,7 @@ def _similarity(
         return
     left, right = st.columns(2)
     with left:
-        chart(
+        time_chart(
             "Similarity over time (UTC)",
             plots.over_time(series, (utc(series.since), utc(series.until))),
             helped=define("similarity", "p10 of similarity"),

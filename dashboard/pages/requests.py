@@ -68,10 +68,10 @@ def _named() -> dict[str, str]:
             [every, *frames.OUTCOMES],
             key="outcome",
             bind="query-params",
-            width=125,
+            width=120,
             help=define("outcome"),
         )
-        st.selectbox("Arm", [every, *frames.ARMS], key="arm", bind="query-params", width=130, help=define("arm"))
+        st.selectbox("Arm", [every, *frames.ARMS], key="arm", bind="query-params", width=140, help=define("arm"))
         st.number_input(
             "Truncated at",
             min_value=1,
@@ -80,7 +80,7 @@ def _named() -> dict[str, str]:
             key="truncated_at",
             bind="query-params",
             placeholder="any",
-            width=145,
+            width=130,
             help="A verify step had its first rejection at this position. " + define("rejected"),
         )
         st.number_input(
@@ -104,7 +104,7 @@ def _named() -> dict[str, str]:
             bind="query-params",
             placeholder="any",
             format="%g",
-            width=115,
+            width=100,
             help=define("acceptance rate p"),
         )
         st.number_input(
@@ -115,11 +115,11 @@ def _named() -> dict[str, str]:
             key="k",
             bind="query-params",
             placeholder="any",
-            width=105,
+            width=80,
             help=define("k"),
         )
-        st.text_input("Reply id", key="reply_id", bind="query-params", width=175, help=define("reply id"))
-        st.text_input("Open request id", key="request", bind="query-params", width=175, help=define("request id"))
+        st.text_input("Reply id", key="reply_id", bind="query-params", width=145, help=define("reply id"))
+        st.text_input("Open request id", key="request", bind="query-params", width=145, help=define("request id"))
     names = ("outcome", "arm", "truncated_at", "latency_over_ms", "p_below", "k", "reply_id")
     values = {name: st.session_state[name] for name in names}
     texts = {name: f"{value:.15g}" if isinstance(value, float) else str(value) for name, value in values.items()}

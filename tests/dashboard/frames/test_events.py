@@ -122,8 +122,10 @@ def test_the_lanes_lie_below_p_over_the_same_time(sample):
         event(58, "version", "k", "4", "k is 4"),
         event(90, words="before the time range"),
     ]
-    figure = frames.time_line(events, acceptance(sample), HELD)
-    lines, p, *lanes = figure.data
+    figure = frames.time_line(events, [], acceptance(sample), HELD)
+    lines, p, _, fires, *lanes = figure.data
+    assert fires.x == (board.NOW - timedelta(minutes=3), board.NOW, None)
+    assert set(fires.y) == {"alerts"}
     assert {(axis.range[0], axis.range[1]) for axis in (figure.layout.xaxis, figure.layout.xaxis2)} == {HELD}
     assert p.yaxis == "y"
     assert {lane.yaxis for lane in lanes} == {"y2"}
@@ -147,10 +149,60 @@ def test_the_lanes_lie_below_p_over_the_same_time(sample):
     assert None in p.y, "minutes without requests are a gap"
 
 
+def alarm(minutes, what, name="A", scenario="x", since=None, **changes):
+    evidence = {"labels": {"alertname": name, "instance": "sidecar-1", "scenario": scenario}}
+    if since is not None:
+        evidence["starts_at"] = board.ago(minutes=since)
+    return event(minutes, "alert", name, what, **{"severity": "warning", "evidence": evidence} | changes)
+
+
+def active(since, name="A", scenario="x", status="firing"):
+    (made,) = board.alerts(name)["alerts"]
+    labels = {"alertname": name, "instance": "sidecar-1", "scenario": scenario}
+    return msgspec.convert(
+        made | {"labels": labels, "starts_at": board.ago(minutes=since), "status": status}, shapes.ActiveAlert
+    )
+
+
+@pytest.mark.parametrize(
+    ("events", "now", "bars"),
+    [
+        ([alarm(50, "firing"), alarm(30, "resolved", since=52)], [], [(50, 30)]),
+        ([alarm(30, "resolved", since=52), alarm(50, "firing")], [], [(50, 30)]),
+        ([alarm(50, "firing")], [], [(50, 0)]),
+        ([alarm(50, "firing")], [active(55)], [(50, 0)]),
+        ([alarm(30, "resolved", since=300)], [], [(60, 30)]),
+        ([alarm(30, "resolved", since=40)], [], [(40, 30)]),
+        ([alarm(30, "resolved", evidence={"starts_at": "?"})], [], [(60, 30)]),
+        ([alarm(30, "resolved", evidence=None)], [], [(60, 30)]),
+        ([], [active(300)], [(60, 0)]),
+        ([], [active(300, status="pending")], []),
+        ([alarm(50, "firing"), alarm(40, "resolved"), alarm(30, "firing")], [active(31)], [(50, 40), (30, 0)]),
+        ([alarm(50, "firing"), alarm(40, "firing"), alarm(30, "resolved")], [], [(50, 30)]),
+        ([alarm(50, "firing", scenario="y"), alarm(30, "resolved", since=300)], [], [(60, 30), (50, 0)]),
+        ([alarm(50, "firing", name="B"), alarm(30, "resolved", since=300)], [], [(60, 30), (50, 0)]),
+        ([alarm(50, "firing", instance="b"), alarm(30, "resolved", since=300)], [], [(60, 30), (50, 0)]),
+        ([alarm(90, "firing"), alarm(80, "resolved")], [], []),
+        ([event(50)], [], []),
+    ],
+)
+def test_how_long_an_alert_fired(events, now, bars):
+    found = frames.fired(events, now, HELD)
+    assert [tuple((board.NOW - at).total_seconds() / 60 for at in each[:2]) for each in found] == bars
+
+
+def test_what_informs_is_no_alarm(sample):
+    events = [alarm(50, "firing", severity="info"), alarm(30, "firing", name="B", severity="critical")]
+    figure = frames.time_line(events, [], acceptance(sample), HELD)
+    _, _, informs, alarms, *_ = figure.data
+    assert [len(trace.x) for trace in (informs, alarms)] == [3, 3]
+    assert informs.line.color != alarms.line.color
+
+
 def test_a_time_line_of_nothing(sample):
     series = msgspec.convert(sample.acceptance() | {"points": []}, shapes.AcceptanceSeries)
-    figure = frames.time_line([], series, HELD)
-    assert [len(trace.x) for trace in figure.data] == [0] * 8
+    figure = frames.time_line([], [], series, HELD)
+    assert [len(trace.x) for trace in figure.data] == [0] * 10
     figure.to_json()
 
 
@@ -167,7 +219,7 @@ EVENTS = st.builds(models.Event, evidence=st.none() | st.dictionaries(NAMES, VAL
 @given(st.builds(models.EventPage, events=st.lists(EVENTS, max_size=4)), st.builds(models.AcceptanceSeries))
 def test_any_events(model, series):
     page = over_the_wire(model, shapes.EventPage)
-    figure = frames.time_line(page.events, over_the_wire(series, shapes.AcceptanceSeries), HELD)
+    figure = frames.time_line(page.events, [], over_the_wire(series, shapes.AcceptanceSeries), HELD)
     numbers(figure.data[1].y)
     figure.to_json()
     for each in page.events:

@@ -10,6 +10,7 @@ from support.payloads import STEPS, law, no_nan, numbers, over_the_wire, texts
 
 from dashboard import shapes
 from dashboard.frames import now as frames
+from dashboard.frames import now_plots as plots
 from dashboard.frames.plots import with_trend
 from dashboard.frames.state import footer, missing_table, state_line
 from dashboard.words import NO_DATA
@@ -104,7 +105,7 @@ def test_p_of_a_scenario_that_fell_back_is_not_ok():
 def test_a_silent_step_is_a_gap():
     rows = points((0.9, 5, None), (0.7, 0, None), (None, 1, None), (0.8, 2, None))
     series = shapes.AcceptanceSeries(**ANSWERED, window_s=600, step_s=60, by=None, points=rows)
-    line = frames.p_over_time(series, None).data[0]
+    line = plots.p_over_time(series, None).data[0]
     assert line.y == (0.7, None, 0.8, None, None, 0.9)
     assert line.connectgaps is False
     assert line.text[3] == NO_DATA
@@ -149,18 +150,18 @@ def test_any_summary(model):
     )
     frames.ratio_tile(summary.latency)
     missing_table(summary.coverage)
-    frames.outcomes(summary.traffic).to_json()
+    plots.outcomes(summary.traffic).to_json()
 
 
 @law
 @given(st.builds(models.AcceptanceSeries, step_s=STEPS), st.builds(models.LatencySeries, step_s=STEPS))
 def test_any_series(acceptance_model, latency_model):
     acceptance_series = over_the_wire(acceptance_model, shapes.AcceptanceSeries)
-    figure = frames.p_over_time(acceptance_series, None)
+    figure = plots.p_over_time(acceptance_series, None)
     numbers(figure.data[0].y)
     figure.to_json()
     assert not frames.scenario_table(acceptance_series).isna().to_numpy().any()
-    figure = frames.latency_over_time(over_the_wire(latency_model, shapes.LatencySeries), None)
+    figure = plots.latency_over_time(over_the_wire(latency_model, shapes.LatencySeries), None)
     for trace in figure.data:
         numbers(trace.y)
     figure.to_json()

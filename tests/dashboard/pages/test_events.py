@@ -13,7 +13,7 @@ def test_events(api):
     assert ":orange[**warning**]" in labels[0]
     assert ":orange[**autoregressive**]" in labels[1]
     (line,) = charts(at)
-    assert [trace.get("name") for trace in line["data"]][2:] == [
+    assert [trace.get("name") for trace in line["data"]][4:] == [
         *("switches", "engine", "versions", "alerts", "alignment", "lab"),
     ]
     text = said(at)
@@ -25,6 +25,14 @@ def test_events(api):
         in text
     )
     assert "Truncation of its slice around it" in text
+
+
+def test_what_fires_since_before_the_time_range_is_drawn(api):
+    api.answers["alerts"] = board.alerts("SpecwatchErrors")
+    at = page_of("events").run()
+    assert not at.exception
+    bars = [trace for trace in charts(at)[0]["data"] if trace.get("opacity") == 0.4]
+    assert [len(bar["x"]) for bar in bars] == [0, 6], "that of an event and this one"
 
 
 def test_time_and_kind_come_from_the_url_and_go_to_the_api(api):
