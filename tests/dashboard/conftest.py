@@ -14,6 +14,7 @@ import pytest
 from support import board, lab_runs
 from support.board import ANSWERED, NOW, Payload
 from support.dashboard import browser, opened
+from support.tokenizer_report import MOVED, report
 
 from dashboard import client
 from sidecar.api import models, params
@@ -217,6 +218,14 @@ def whole_alignment(*moved: tuple[str | None, int, int, int]) -> Payload:
     }
 
 
+def misaligned() -> Payload:
+    """By traffic and by files."""
+    found = whole_alignment(("<|eot|>", 4, 5, 100), ("\n", 7, 8, 12))
+    static = {"verdict": "misaligned", "severity": "high", "report": report(), "share_at_moved": 0.0123}
+    found["static"] |= static | {"sentences": [MOVED.sentence]}
+    return found
+
+
 def position(mark: str, draft: str | None, target: str | None) -> Payload:
     ids = [None if text is None else 1000 + sum(map(ord, text)) for text in (draft, target)]
     return {"mark": mark, "draft_id": ids[0], "draft": draft, "target_id": ids[1], "target": target}
@@ -386,33 +395,7 @@ class Api:
     """A scripted sidecar. `answers[name]` is a payload, an answer, or a function of the query."""
 
     def __init__(self) -> None:
-        self.answers: dict[str, Any] = {
-            "summary": summary(),
-            "acceptance": lambda query: (200, acceptance(query.get("by"), steps="step" in query)),
-            "truncation": lambda query: (200, truncation(query.get("by"))),
-            "latency": lambda query: (200, latency(query.get("by"))),
-            "fallback": fallback(),
-            "drafts": drafts(),
-            "latency/distribution": board.distribution(),
-            "traffic": lambda query: (200, board.traffic(query.get("by"))),
-            "similarity": lambda query: (200, board.similarity(query)),
-            "similarity/histogram": board.histogram(),
-            "similarity/pairs": board.pairs(),
-            "quality": board.quality(),
-            "alignment": whole_alignment(),
-            "alerts": board.alerts(),
-            "runbook": board.runbook(),
-            "events": board.events(),
-            "requests": lambda query: (200, board.requests(query)),
-            "request": board.row(),
-            "texts": {"texts": []},
-            "lab/runs": lambda query: (200, lab_runs.runs(query)),
-            "lab/run": lambda _: lab_runs.run(self.paths[-1]),
-        }
-        self.paths: list[str] = []
-        self.seen: list[tuple[str, str, dict[str, str], str | None]] = []
-        self.put: Callable[[Payload], Answer] = self._put
-        self.put_bodies: list[Payload] = []
+        self.begin()
         script = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -452,6 +435,36 @@ class Api:
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="api")
         self._thread.start()
 
+    def begin(self) -> None:
+        """As if nothing had been asked or changed."""
+        self.answers: dict[str, Any] = {
+            "summary": summary(),
+            "acceptance": lambda query: (200, acceptance(query.get("by"), steps="step" in query)),
+            "truncation": lambda query: (200, truncation(query.get("by"))),
+            "latency": lambda query: (200, latency(query.get("by"))),
+            "fallback": fallback(),
+            "drafts": drafts(),
+            "latency/distribution": board.distribution(),
+            "traffic": lambda query: (200, board.traffic(query.get("by"))),
+            "similarity": lambda query: (200, board.similarity(query)),
+            "similarity/histogram": board.histogram(),
+            "similarity/pairs": board.pairs(),
+            "quality": board.quality(),
+            "alignment": whole_alignment(),
+            "alerts": board.alerts(),
+            "runbook": board.runbook(),
+            "events": board.events(),
+            "requests": lambda query: (200, board.requests(query)),
+            "request": board.row(),
+            "texts": {"texts": []},
+            "lab/runs": lambda query: (200, lab_runs.runs(query)),
+            "lab/run": lambda _: lab_runs.run(self.paths[-1]),
+        }
+        self.paths: list[str] = []
+        self.seen: list[tuple[str, str, dict[str, str], str | None]] = []
+        self.put: Callable[[Payload], Answer] = self._put
+        self.put_bodies: list[Payload] = []
+
     def get(self, name: str, query: dict[str, str]) -> Answer:
         answer = self.answers[name]
         if callable(answer):
@@ -472,17 +485,35 @@ class Api:
         self._thread.join()
 
 
-@pytest.fixture
-def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
-    """The scripted sidecar that pages in this process ask."""
+@pytest.fixture(scope="module")
+def board_in_browser() -> Iterator[tuple[Api, str]]:
+    """A scripted sidecar, and the address of `python -m dashboard` before it."""
     script = Api()
+    with opened(script.url, "secret") as address:
+        yield script, address
+    script.close()
+
+
+@pytest.fixture(scope="module")
+def browser_of_module() -> Iterator[Any]:
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture
+def api(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
+    """The scripted sidecar that pages in this process ask, or with `url` those of the process that a module has."""
+    shared = "url" in request.fixturenames
+    script = request.getfixturevalue("board_in_browser")[0] if shared else Api()
+    script.begin()
     monkeypatch.setenv("SPECWATCH_API", script.url)
     # What a test changes shows at once.
     monkeypatch.setattr(client, "SHARED_SECONDS", 0.0)
     for name in ("TOKEN", "READ_TOKEN"):
         monkeypatch.delenv(f"SPECWATCH_ADMIN_{name}", raising=False)
     yield script
-    script.close()
+    if not shared:
+        script.close()
 
 
 @pytest.fixture
@@ -501,19 +532,23 @@ def sample() -> Any:
         latency=latency,
         latencies=latencies,
         whole_alignment=whole_alignment,
+        misaligned=misaligned,
         board=board,
     )
 
 
 @pytest.fixture
-def url(api: Api) -> Iterator[str]:
-    """`python -m dashboard` before the scripted sidecar."""
-    with opened(api.url, "secret") as address:
-        yield address
+def url(api: Api, board_in_browser: tuple[Api, str]) -> str:
+    """`python -m dashboard` before the scripted sidecar.
+
+    A module has one. For some seconds it gives answers again, also those of the test before.
+    """
+    return board_in_browser[1]
 
 
 @pytest.fixture
-def chromium() -> Iterator[Any]:
-    """A browser; `new_page()` opens a page."""
-    with browser() as found:
-        yield found
+def chromium(browser_of_module: Any) -> Iterator[Any]:
+    """A browser, one a module; `new_page()` opens a page, which is closed after the test."""
+    yield browser_of_module
+    for context in browser_of_module.contexts:
+        context.close()

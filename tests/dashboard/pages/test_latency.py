@@ -110,19 +110,3 @@ def test_no_database(page, api):
     at = page.run()
     assert "No figures: the database is unavailable." in said(at)
     assert not at.metric
-
-
-def test_in_a_browser(url, api, chromium):
-    page = chromium.new_page(viewport={"width": 390, "height": 900})
-    page.set_default_timeout(60_000)
-    page.goto(f"{url}/latency?window=6h&timing=TPOT")
-    page.get_by_text("TPOT: how it is spread").wait_for()
-    row = page.locator("tr", has_text="TTFT p99")
-    assert row.locator("td").all_inner_texts() == ["TTFT p99", "122 ms", "190 ms"]
-    page.locator(".js-plotly-plot .scatterlayer path.js-line").first.wait_for(state="attached")
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    assert ("GET", "latency/distribution", {"window": "6h"}, "Bearer secret") in api.seen
-    # The other choice goes to the address.
-    page.get_by_test_id("stButtonGroup").get_by_text("TTFT", exact=True).click()
-    page.get_by_text("TTFT: how it is spread").wait_for()
-    assert "timing=TTFT" in page.url

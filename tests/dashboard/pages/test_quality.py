@@ -190,28 +190,6 @@ def test_no_database(page, api):
     assert not at.metric
 
 
-def test_in_a_browser(url, api, chromium):
-    page = chromium.new_page(viewport={"width": 390, "height": 900})
-    page.set_default_timeout(60_000)
-    page.goto(f"{url}/quality?scenario=chat")
-    page.get_by_text("Pairs of lowest similarity").wait_for()
-    table = page.get_by_label("Similarity by scenario, worst first")
-    assert table.locator("tbody tr").first.locator("td").all_inner_texts()[:3] == [
-        "translate",
-        "✗ 0.780 warning",
-        "0.660",
-    ]
-    found = page.get_by_test_id("stMetric").filter(has_text="Critical pairs")
-    assert found.get_by_test_id("stMetricValue").inner_text().strip() == "2.4 %"
-    page.locator(".js-plotly-plot .barlayer path").first.wait_for(state="attached")
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    # A pair leads to its request.
-    href = page.get_by_role("link", name="chatcmpl-0aa61d09b").first.get_attribute("href")
-    assert href.startswith("requests?reply_id=chatcmpl-0aa61d09b&since=2026-11-29T17")
-    page.get_by_role("link", name="chatcmpl-0aa61d09b").first.click()
-    page.wait_for_url("**/requests?reply_id=chatcmpl-0aa61d09b&**")
-
-
 def test_refused_scenarios_leave_the_rest(api, sample):
     refused = (422, {"error": {"message": "window: ask for window=600m"}})
     api.answers["similarity"] = lambda query: refused if "by" in query else (200, sample.board.similarity(query))

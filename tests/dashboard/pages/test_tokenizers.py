@@ -3,7 +3,7 @@
 import pytest
 from support.apptest import page_of, said, values
 from support.html_tables import cells, table_of
-from support.tokenizer_report import MOVED, report
+from support.tokenizer_report import MOVED
 
 from sidecar.api import models
 
@@ -11,13 +11,6 @@ from sidecar.api import models
 @pytest.fixture
 def page(api):
     return page_of("tokenizers")
-
-
-def misaligned(sample):
-    found = sample.whole_alignment(("<|eot|>", 4, 5, 100), ("\n", 7, 8, 12))
-    static = {"verdict": "misaligned", "severity": "high", "report": report(), "share_at_moved": 0.0123}
-    found["static"] |= static | {"sentences": [MOVED.sentence]}
-    return found
 
 
 def test_aligned(page, api):
@@ -41,7 +34,7 @@ def test_aligned(page, api):
 
 
 def test_misaligned(page, api, sample):
-    api.answers["alignment"] = misaligned(sample)
+    api.answers["alignment"] = sample.misaligned()
     at = page.run()
     assert not at.exception
     assert [box.value.partition(".")[0] for box in at.error] == [
@@ -82,7 +75,7 @@ def test_files_that_cannot_be_read(page, api, sample):
 
 
 def test_text_of_others_stays_text(page, api, sample):
-    found = misaligned(sample)
+    found = sample.misaligned()
     found["moved"][0] |= {"target_text": "<img src=x>", "draft_text": "<img src=x>"}
     found["static"] |= {"report": None, "sentences": ["'**x**' is `y`"]}
     api.answers["alignment"] = found
@@ -96,18 +89,3 @@ def test_no_sidecar_answer(page, api):
     at = page.run()
     assert "SPECWATCH_ADMIN_TOKEN" in said(at)
     assert not at.metric
-
-
-def test_in_a_browser(url, api, sample, chromium):
-    api.answers["alignment"] = misaligned(sample)
-    page = chromium.new_page(viewport={"width": 390, "height": 900})
-    page.set_default_timeout(60_000)
-    page.goto(f"{url}/tokenizers")
-    page.get_by_text("Misaligned: draft and target know tokens by different ids").wait_for()
-    row = page.get_by_label("Tokens that have another id in the draft", exact=True).locator("tbody tr").first
-    assert row.locator("td").all_inner_texts()[:5] == ["'<|eot|>'", "4", "5 (+1)", "100", "90.0 %"]
-    found = page.get_by_test_id("stMetric").filter(has_text="Same text, other id")
-    assert found.get_by_test_id("stMetricValue").inner_text().strip() == "112"
-    page.get_by_text("1 token with another id by the files").click()
-    page.get_by_label("Tokens that have another id in the draft, by the files").wait_for()
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
