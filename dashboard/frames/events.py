@@ -35,6 +35,8 @@ LANES = {
 }
 #: Shown around an event by the links to other pages.
 AROUND = timedelta(minutes=5)
+#: Before a time range, where the beginnings of alerts are looked for that fire in it.
+BEFORE = timedelta(days=7)
 #: Lines that events draw through the chart of p.
 MOST_LINES = 60
 
@@ -220,7 +222,10 @@ class Fired(NamedTuple):
 def fired(
     events: Sequence[shapes.Event], active: Sequence[shapes.ActiveAlert], held: tuple[datetime, datetime]
 ) -> list[Fired]:
-    """Within `held`: what has no end there goes on to its end, what has no beginning there began when it was held."""
+    """Within `held`; `events` are those before it, too: what began there and has no end fires all the time since.
+
+    What ends and has no beginning in `events` began when it says, else before `held`.
+    """
     begun: dict[tuple[str, str, str], tuple[datetime, str | None]] = {}
     found, known = [], set()
     for event in sorted((each for each in events if each.kind == "alert"), key=lambda each: utc(each.at)):
@@ -248,17 +253,16 @@ def _one(instance: str, name: str, labels: Mapping[str, Any]) -> tuple[str, str,
 
 def time_line(
     events: Sequence[shapes.Event],
-    active: Sequence[shapes.ActiveAlert],
+    bars: Sequence[Fired],
     acceptance: shapes.AcceptanceSeries,
     held: tuple[datetime, datetime],
 ) -> go.Figure:
-    """Above p over the time range `held`, below a lane for each kind of event; `active`: what alarms now."""
+    """Above p over the time range `held`, below a lane for each kind of event; `bars`: what alarmed there."""
     figure = make_subplots(rows=2, cols=1, shared_xaxes=True, row_heights=[0.5, 0.5], vertical_spacing=0.04)
     inside = [event for event in events if held[0] <= utc(event.at) <= held[1]]
     figure.add_trace(_lines(inside), row=1, col=1)
     figure.add_trace(p_over_time(acceptance, None).data[0], row=1, col=1)
     figure.add_hline(y=P_MIN, line={"color": MUTED, "dash": "dash", "width": 1.5}, row=1, col=1)
-    bars = fired(events, active, held)
     for colour in (MUTED, AUTOREGRESSIVE):
         figure.add_trace(_bars([each for each in bars if _alarm(each.severity) == colour], colour), row=2, col=1)
     for kind in LANES:

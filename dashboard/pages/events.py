@@ -5,10 +5,10 @@ from collections import Counter
 import streamlit as st
 
 from dashboard import shapes
-from dashboard.filters import Filters
+from dashboard.filters import WIDEST, Filters
 from dashboard.frames import events as frames
 from dashboard.frames import facts
-from dashboard.frames.base import plain, utc
+from dashboard.frames.base import iso, plain, utc
 from dashboard.parts import DATA_SECONDS, answers, kept_cursors, link, time_chart, turn
 from dashboard.words import define
 
@@ -27,10 +27,13 @@ def page(chosen: Filters) -> None:
         every = ask.events(**chosen.time, limit=str(MOST_MARKS))
         acceptance = later_acceptance.result()
         held = utc(acceptance.since), utc(acceptance.until)
-        if every.events:
+        ends = {"since": iso(held[0] - frames.BEFORE), "until": iso(held[1])}
+        alarms = ask.events(window=WIDEST, **ends, kind="alert", limit=str(MOST_MARKS))
+        bars = frames.fired(alarms.events, later_alerts.result().alerts, held)
+        if every.events or bars:
             time_chart(
                 "Acceptance rate p, and what happened (UTC)",
-                frames.time_line(every.events, later_alerts.result().alerts, acceptance, held),
+                frames.time_line(every.events, bars, acceptance, held),
                 helped=define("acceptance rate p", "event"),
                 key="time_line",
             )

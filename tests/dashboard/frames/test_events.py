@@ -122,7 +122,7 @@ def test_the_lanes_lie_below_p_over_the_same_time(sample):
         event(58, "version", "k", "4", "k is 4"),
         event(90, words="before the time range"),
     ]
-    figure = frames.time_line(events, [], acceptance(sample), HELD)
+    figure = frames.time_line(events, frames.fired(events, [], HELD), acceptance(sample), HELD)
     lines, p, _, fires, *lanes = figure.data
     assert fires.x == (board.NOW - timedelta(minutes=3), board.NOW, None)
     assert set(fires.y) == {"alerts"}
@@ -183,6 +183,10 @@ def active(since, name="A", scenario="x", status="firing"):
         ([alarm(50, "firing", name="B"), alarm(30, "resolved", since=300)], [], [(60, 30), (50, 0)]),
         ([alarm(50, "firing", instance="b"), alarm(30, "resolved", since=300)], [], [(60, 30), (50, 0)]),
         ([alarm(90, "firing"), alarm(80, "resolved")], [], []),
+        ([alarm(90, "firing")], [], [(60, 0)]),
+        ([alarm(90, "firing"), alarm(-20, "resolved")], [], [(60, 0)]),
+        ([alarm(90, "firing"), alarm(30, "resolved")], [], [(60, 30)]),
+        ([alarm(90, "firing"), alarm(80, "resolved"), alarm(50, "firing")], [active(50)], [(50, 0)]),
         ([event(50)], [], []),
     ],
 )
@@ -193,7 +197,7 @@ def test_how_long_an_alert_fired(events, now, bars):
 
 def test_what_informs_is_no_alarm(sample):
     events = [alarm(50, "firing", severity="info"), alarm(30, "firing", name="B", severity="critical")]
-    figure = frames.time_line(events, [], acceptance(sample), HELD)
+    figure = frames.time_line(events, frames.fired(events, [], HELD), acceptance(sample), HELD)
     _, _, informs, alarms, *_ = figure.data
     assert [len(trace.x) for trace in (informs, alarms)] == [3, 3]
     assert informs.line.color != alarms.line.color
@@ -219,7 +223,8 @@ EVENTS = st.builds(models.Event, evidence=st.none() | st.dictionaries(NAMES, VAL
 @given(st.builds(models.EventPage, events=st.lists(EVENTS, max_size=4)), st.builds(models.AcceptanceSeries))
 def test_any_events(model, series):
     page = over_the_wire(model, shapes.EventPage)
-    figure = frames.time_line(page.events, [], over_the_wire(series, shapes.AcceptanceSeries), HELD)
+    bars = frames.fired(page.events, [], HELD)
+    figure = frames.time_line(page.events, bars, over_the_wire(series, shapes.AcceptanceSeries), HELD)
     numbers(figure.data[1].y)
     figure.to_json()
     for each in page.events:

@@ -35,6 +35,33 @@ def test_what_fires_since_before_the_time_range_is_drawn(api):
     assert [len(bar["x"]) for bar in bars] == [0, 6], "that of an event and this one"
 
 
+def test_what_fires_all_through_the_time_range_is_drawn(api, sample):
+    """An alert from 17:40 to 18:20; no event is between 17:48 and 18:00, and none is active now."""
+    ends = {"since": "2026-11-29T17:48:00Z", "until": "2026-11-29T18:00:00Z"}
+    told = {"since": "2026-11-22T17:48:00Z", "until": ends["until"]}
+    made = [
+        board.event(50, "alert", "A", "firing", "A fires", severity="warning"),
+        board.event(10, "alert", "A", "resolved", "A is over", severity="warning"),
+    ]
+
+    def events(query):
+        inside = [each for each in made if query["since"] <= each["at"] < query["until"]]
+        return 200, {"events": inside[::-1], "next_cursor": None}
+
+    api.answers["events"] = events
+    api.answers["acceptance"] = sample.acceptance() | ends
+    at = page_of("events")
+    at.query_params.update(ends)
+    at.run()
+    assert not at.exception
+    asked = [query for _, name, query, _ in api.seen if name == "events"]
+    assert {"window": "366d", "limit": "200", "kind": "alert"} | told in asked
+    (chart,) = charts(at)
+    bars = [trace["x"] for trace in chart["data"] if trace.get("opacity") == 0.4]
+    assert [[at[:16] for at in each if at] for each in bars] == [[], ["2026-11-29T17:48", "2026-11-29T18:00"]]
+    assert "No events in 2026-11-29 17:48" in said(at)
+
+
 def test_time_and_kind_come_from_the_url_and_go_to_the_api(api):
     at = page_of("events")
     at.query_params["window"] = "6h"
