@@ -12,7 +12,7 @@ demo: $(READY)
 
 test: $(READY) check
 	@. tests/support/system-packages.sh
-	$(VENV)/bin/python -m pytest -n auto --maxprocesses 4 --no-loadscope-reorder
+	$(VENV)/bin/python -m pytest -n 2 --no-loadscope-reorder
 
 # The checks that need no server: style, types, room boundaries.
 check: $(READY)

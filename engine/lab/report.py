@@ -17,7 +17,7 @@ from .summary import Cell, Plot, Summary
 HTML, MARKDOWN, SCRIPT = "report.html", "report.md", "plotly.min.js"
 #: Good verdicts, and those between good and bad; every other is drawn as a bad one, but for what cannot be told.
 _GOOD = frozenset(("qualified", "recommended", "stable"))
-_MIDDLING = frozenset(("qualified in part", "no gain", "cannot tell"))
+_MIDDLING = frozenset(("qualified in part", "recommended, not confirmed", "no gain", "cannot tell"))
 _DASH = "–"
 #: What Markdown would take for its own.
 _special = re.compile(r"[\\`*\[\]<>|~$]|(?<!\w)_|_(?!\w)|&(?=[\w#]+;)|^#|^[-+](?=\s)|^\d+(?=[.)]\s)")

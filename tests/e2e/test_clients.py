@@ -262,7 +262,7 @@ def test_an_openai_client_that_leaves_ends_its_request_in_the_engine(both: Both)
     def left(leave: Callable[[], Any]) -> None:
         finished = engine("request_success_total")
         leave()
-        deadline = time.monotonic() + 2
+        deadline = time.monotonic() + 20
         while engine("num_requests_running"):
             assert time.monotonic() < deadline
         assert engine("request_success_total") == finished

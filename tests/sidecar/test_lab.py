@@ -231,7 +231,8 @@ def test_the_lab_itself_is_started_and_its_failure_is_recorded(
     monkeypatch.setattr(lab, "MODULE", "specwatch_engine.lab")
     monkeypatch.delenv("PYTHONPATH")
     database(tmp_path)
-    (tmp_path / "p.jsonl").write_text(json.dumps({"messages": [{"role": "user", "content": "Hello"}]}))
+    asked = [{"messages": [{"role": "user", "content": f"Hello {number}"}]} for number in range(12)]
+    (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, asked)))
     assert lab.run("qualify", ["--prompts", "p.jsonl", "--engine", "http://127.0.0.1:1"]) == 2
     assert "127.0.0.1:1" in capfd.readouterr().err
     (row,) = rows(tmp_path)

@@ -13,8 +13,11 @@ from typing import Any
 
 import httpx
 
+#: Connections of this machine take ports from here on.
+_TAKEN_FROM = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
 #: Begins elsewhere in each process of the tests.
-_ports = (12_000 + at % 20_000 for at in itertools.count(os.getpid() * 997))
+_FIRST = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) * 5_000
+_ports = (10_000 + at % (_TAKEN_FROM - 10_000) for at in itertools.count(_FIRST + os.getpid() % 4_000))
 
 
 @dataclass

@@ -1,10 +1,7 @@
 """The first page, and every state with nothing to show, in Streamlit's own test harness."""
 
 import gc
-import sys
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
-from statistics import median
 
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -397,16 +394,15 @@ def test_moved_tokens_are_named(now, drafts, api, sample):
 
 
 def test_c32_reruns_leave_no_objects_behind(now, api):
-    # Blocks, not resident memory: that of a long test run comes and goes by more than a leak of this size takes. Blocks
-    # come and go, too; a leak shows in most looks.
-    def blocks():
+    # Containers, not memory or its blocks, which come and go by more than a leak of this size takes. What other threads
+    # hold for a moment is in some looks only.
+    def containers():
         for _ in range(20):
             now.run()
         api.begin()  # of the test's own server
         gc.collect()
-        return sys.getallocatedblocks()
+        return len(gc.get_objects())
 
-    looks = [blocks() for _ in range(6)]
+    looks = [containers() for _ in range(7)]
     assert not now.exception
-    grown = [after - before for before, after in pairwise(looks)]
-    assert median(grown) < 2 * 20, grown
+    assert min(looks[-3:]) - min(looks[:3]) < 40, looks

@@ -169,6 +169,7 @@ def test_a_plot_has_a_row_an_x_and_the_ends_of_its_intervals() -> None:
         ("recommended", "good"),
         ("stable", "good"),
         ("qualified in part", "middling"),
+        ("recommended, not confirmed", "middling"),
         ("cannot tell", "middling"),
         ("rejected", "bad"),
         ("drift", "bad"),
