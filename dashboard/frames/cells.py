@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from dashboard import shapes
 from dashboard.frames.base import NO_NAMES, count, milliseconds, plain, ratio, utc
 from dashboard.frames.positions import By, room, step_name
-from dashboard.frames.requests import held_by, p_of
+from dashboard.frames.requests import LOOKED_AT, held_by, p_of
 from dashboard.frames.table import NONE, Cell, Row, link, table
 from dashboard.words import P_MIN
 
@@ -109,6 +109,8 @@ def said(place: Place, page: shapes.RequestPage, counts: int | None) -> str:
         return f"{newest}{count(len(page.requests), 'request')} with a verify step truncated at {place.words}."
     if counts is None:
         return f"Nothing was drafted at {place.words}."
+    if page.next_cursor is not None:
+        return f"None of the newest {LOOKED_AT:,} requests there was truncated at {place.words}; older ones may be."
     if not counts:
         return f"No verify step was truncated at {place.words}."
     return (

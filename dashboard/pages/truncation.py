@@ -211,7 +211,9 @@ def _behind(
     st.markdown(cells.said(place, found, counts))
     if found.requests:
         st.html(STYLE + cells.requests_table(place, found.requests))
-        link("All of them on the page Requests", "requests", {k: v for k, v in place.query.items() if v is not None})
+    if found.requests or found.next_cursor is not None:
+        label = "All of them on the page Requests" if found.requests else "Look further on the page Requests"
+        link(label, "requests", {k: v for k, v in place.query.items() if v is not None})
 
 
 def _choice(label: str, name: str, options: list[str]) -> str | None:

@@ -112,6 +112,9 @@ PLACE = frames.place(FOUND, 2, None, None, (None, None))
         (PLACE, page(board.row(0)), 4, "1 request with a verify step truncated at position 2"),
         (PLACE, page(board.row(0), board.row(1), more="x"), 4, "The newest 2 requests with a verify step"),
         (PLACE, page(), None, "Nothing was drafted at position 2"),
+        (PLACE, page(more="x"), None, "Nothing was drafted at position 2"),
+        (PLACE, page(more="x"), 7, "None of the newest 200,000 requests there was truncated at position 2"),
+        (PLACE, page(more="x"), 0, "None of the newest 200,000 requests there was truncated at position 2"),
         (PLACE, page(), 0, "No verify step was truncated at position 2"),
         (
             PLACE,

@@ -151,6 +151,7 @@ def test_what_an_address_cannot_mean_is_left_out(truncation, name, value):
     ("answer", "words"),
     [
         ((200, {"requests": [], "next_cursor": None}), "but no such request is kept"),
+        ((200, {"requests": [], "next_cursor": "x"}), ">Look further on the page Requests</a>"),
         ((422, {"error": {"message": "truncated_at: unknown"}}), "The sidecar refused: 422"),
     ],
 )  # fmt: skip
