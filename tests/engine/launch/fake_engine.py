@@ -1,10 +1,10 @@
 """A stand-in for vLLM that is a real process: a server, a child of its own, and a chosen misbehaviour.
 
 argv: PORT and `key=value` pairs: delay (seconds before it listens), exit (status, right after the
-log line), die (seconds it serves before it exits with 3), say (a log line), stubborn (ignores SIGTERM
+log line), die (a file: once it is there, exits with 3), say (a log line), stubborn (ignores SIGTERM
 and SIGINT), pids (file to append the pids of this process and its child to), drafted (tokens in
-the reply; absent: no metrics), hang (seconds before a completion is answered), sick (health answers
-503 after so many seconds).
+the reply; absent: no metrics), hang (seconds before a completion is answered), sick (a file: once
+it is there, health answers 503). Who obeys such a file takes it away.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 PORT = int(sys.argv[1])
 OPTIONS: dict[str, str] = dict(pair.split("=", 1) for pair in sys.argv[2:])
-STARTED = time.monotonic()
+SICK = threading.Event()
 
 
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        sick = "sick" in OPTIONS and time.monotonic() - STARTED > float(OPTIONS["sick"])
-        self._answer(503 if sick else 200, {})
+        self._answer(503 if SICK.is_set() else 200, {})
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["content-length"]))
@@ -49,6 +49,13 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
+def once_there(file: str, obey: Callable[[], None]) -> None:
+    while not os.path.exists(file):
+        time.sleep(0.01)
+    os.unlink(file)
+    obey()
+
+
 def main() -> None:
     if "say" in OPTIONS:
         print(OPTIONS["say"], flush=True)
@@ -64,8 +71,9 @@ def main() -> None:
     time.sleep(float(OPTIONS.get("delay", "0")))
     ThreadingHTTPServer.allow_reuse_address = True
     server = ThreadingHTTPServer(("127.0.0.1", PORT), Handler)
-    if "die" in OPTIONS:
-        threading.Timer(float(OPTIONS["die"]), lambda: os._exit(3)).start()
+    for option, obey in (("die", lambda: os._exit(3)), ("sick", SICK.set)):
+        if option in OPTIONS:
+            threading.Thread(target=once_there, args=(OPTIONS[option], obey), daemon=True).start()
     server.serve_forever(0.05)
 
 

@@ -35,6 +35,8 @@ QUICK = Timing(
     health_timeout_s=1,
     unhealthy_limit_s=0.2,
 )
+#: A busy machine is no sick engine.
+PATIENT = replace(QUICK, unhealthy_limit_s=60)
 
 
 @pytest.fixture
@@ -49,6 +51,8 @@ class Bench:
         self.folder, self.port, self.url = folder, port, f"http://127.0.0.1:{port}"
         self.output = io.StringIO()
         self.pid_file = folder / "pids"
+        #: Where an engine finds the order to die, or to be sick.
+        self.order = folder / "order"
         self.ended = threading.Event()
 
     def command(self, *options: str) -> list[str]:
@@ -81,6 +85,16 @@ class Bench:
         if not self.ended.is_set():
             os.kill(os.getpid(), number)
 
+    def order_when_ready(self, times: int) -> None:
+        """Gives the order to the first so many engines, each once it is ready."""
+        threading.Thread(target=self._order, args=(times,), daemon=True).start()
+
+    def _order(self, times: int) -> None:
+        for number in range(times):
+            while self.said().count("engine ready on") <= number and not self.ended.is_set():
+                time.sleep(0.01)
+            self.order.touch()
+
     def said(self) -> str:
         return self.output.getvalue()
 
@@ -93,7 +107,7 @@ def bench(tmp_path: Path, port: int) -> Iterator[Bench]:
     bench = Bench(tmp_path, port)
     yield bench
     # SIGKILL is not instant: a killed process may still be seen for some milliseconds.
-    until(lambda: not any(map(alive, bench.pids())), 2)
+    until(lambda: not any(map(alive, bench.pids())))
 
 
 def alive(pid: int) -> bool:
@@ -158,8 +172,9 @@ def test_a_second_signal_cuts_the_wait_short(bench: Bench) -> None:
 
 
 def test_a_crash_while_serving_is_followed_by_a_restart(bench: Bench) -> None:
-    job = bench.job("die=0.2", "drafted=4")
-    assert bench.run(job, when=("engine ready on", 3, signal.SIGINT)) == OK
+    job = bench.job(f"die={bench.order}", "drafted=4")
+    bench.order_when_ready(2)
+    assert bench.run(job, PATIENT, when=("engine ready on", 3, signal.SIGINT)) == OK
     said = bench.said()
     assert said.count("engine: ended while serving: exit status 3") == 2
     assert "starting again in 0.05 s" in said
@@ -168,8 +183,9 @@ def test_a_crash_while_serving_is_followed_by_a_restart(bench: Bench) -> None:
 
 
 def test_back_off_grows_to_its_cap_and_starts_over_after_good_health(bench: Bench) -> None:
-    job = bench.job("die=0.1", "drafted=4")
-    steady = replace(QUICK, healthy_reset_s=0)
+    job = bench.job(f"die={bench.order}", "drafted=4")
+    bench.order_when_ready(2)
+    steady = replace(PATIENT, healthy_reset_s=0)
     assert bench.run(job, steady, when=("engine ready on", 3, signal.SIGINT)) == OK
     assert bench.said().count("starting again in 0.05 s") == 2
 
@@ -201,7 +217,8 @@ def test_a_start_that_takes_too_long(bench: Bench) -> None:
 
 
 def test_an_engine_that_no_longer_answers_is_restarted(bench: Bench) -> None:
-    job = bench.job("sick=1.0", "drafted=4")
+    job = bench.job(f"sick={bench.order}", "drafted=4")
+    bench.order_when_ready(1)
     assert bench.run(job, when=("engine ready on", 2, signal.SIGINT)) == OK
     assert "ended while serving: no healthy answer for" in bench.said()
 
