@@ -1,11 +1,14 @@
 import asyncio
+import itertools
 import json
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from specwatch_engine.lab.prompts import Prompt
 from specwatch_engine.lab.soak.load import Load, Phase, body, served_model
+from support.scripted_engine import until
 from support.steered_engine import SteeredEngine
 from support.upstream import chat_stream, chunked, json_reply, replying, running
 
@@ -20,6 +23,14 @@ PROMPTS = [prompt(f"number {i}") for i in range(20)]
 def load(url: str = "http://127.0.0.1:1", **changes: Any) -> Load:
     options: dict[str, Any] = {"phases": [Phase(0, PROMPTS)], "rate": None, "concurrency": 2, "seed": 0}
     return Load(url=url, model="m", **options | changes)
+
+
+async def sending(made: Load, enough: Callable[[], object], most_s: float = 30.0) -> float:
+    """Until there is `enough`; when it began (Unix s)."""
+    since = time.time()
+    made.clock = lambda: since + most_s if enough() else time.time()
+    await made.run(since, since + most_s)
+    return since
 
 
 def passes(made: Load, count: int, elapsed_s: float = 0.0) -> list[list[str]]:
@@ -62,10 +73,10 @@ async def test_a_rate_is_kept() -> None:
     engine = SteeredEngine()
     async with running(engine.handler) as upstream:
         made = load(upstream.url, rate=20.0, concurrency=8)
-        now = time.time()
-        await made.run(now, now + 1.0)
+        since = await sending(made, lambda: len(engine.bodies) >= 10)
+        took = time.time() - since
         heads = [head for head in upstream.heads if head.startswith(b"POST")]
-    assert 10 <= len(heads) <= 20
+    assert 10 <= len(heads) <= 20 * took
     assert b"x-scenario: billing" in heads[0]
     assert sum(sent.requests for sent in made.sent.values()) == len(heads)
     assert not any(sent.failures for sent in made.sent.values())
@@ -73,32 +84,33 @@ async def test_a_rate_is_kept() -> None:
 
 
 async def test_so_many_are_in_flight() -> None:
-    engine, most, flying = SteeredEngine(), 0, 0
+    most = flying = asked = 0
+    go_on = asyncio.Event()
 
     async def slow(upstream: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal most, flying
+        nonlocal most, flying, asked
         while True:
             await upstream.read_request(reader)
-            flying += 1
+            asked, flying = asked + 1, flying + 1
             most = max(most, flying)
-            await asyncio.sleep(0.05)
+            await go_on.wait()
+            await asyncio.sleep(0.02)
             flying -= 1
             writer.write(chunked(*chat_stream(usage=True)))
 
     async with running(slow) as upstream:
         made = load(upstream.url, concurrency=3)
+        running_load = asyncio.ensure_future(sending(made, lambda: asked >= 12))
         now = time.time()
-        running_load = asyncio.ensure_future(made.run(now, now + 0.4))
-        await asyncio.sleep(0.2)
+        await until(lambda: flying == 3)
         assert now <= made.oldest() <= time.time()
+        go_on.set()
         await running_load
     assert most == 3
-    assert engine.bodies == []
 
 
 @pytest.mark.parametrize(("mute", "silent"), [("all", 4), ("one", 1)])
 async def test_a_request_of_which_nothing_comes_is_told_from_an_engine_that_hangs(mute: str, silent: int) -> None:
-    since = time.time()
     asked = 0
 
     async def handler(upstream: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -108,16 +120,16 @@ async def test_a_request_of_which_nothing_comes_is_told_from_an_engine_that_hang
             asked += 1
             if asked == 10 or (mute == "all" and asked > 10):
                 await asyncio.sleep(60)
-            await asyncio.sleep(0.02)
             writer.write(chunked(*chat_stream(usage=True)))
 
+    # Goes on by one each time that it is looked at.
+    clock = itertools.count(1)
     async with running(handler) as upstream:
-        made = load(upstream.url, concurrency=4)
-        running_load = asyncio.ensure_future(made.run(since, since + 0.6))
-        await asyncio.sleep(1.0)
-        assert made.silent(since) == 0
-        assert made.silent(time.time() - 0.3) == silent
-        began = made.hangs(time.time() - 0.3)
+        made = load(upstream.url, concurrency=4, clock=lambda: next(clock))
+        running_load = asyncio.ensure_future(made.run(0, 500))
+        await until(lambda: asked >= 13 and made.silent(1000) == silent)
+        assert made.silent(0) == 0
+        began = made.hangs(next(clock))
         running_load.cancel()
     assert (began is not None) is (mute == "all")
 
@@ -134,16 +146,15 @@ async def test_a_request_of_which_nothing_comes_is_told_from_an_engine_that_hang
 async def test_failures_are_told_apart(reply: bytes, failure: str) -> None:
     async with running(replying(reply, close=True)) as upstream:
         made = load(upstream.url, rate=20.0)
-        now = time.time()
-        await made.run(now, now + 0.2)
+        await sending(made, lambda: len(upstream.heads) >= 3)
     failures = [kind for sent in made.sent.values() for kind in sent.failures]
     assert set(failures) == {failure}
 
 
 async def test_nobody_listens() -> None:
     made = load(rate=20.0)
-    now = time.time()
-    await made.run(now, now + 0.2)
+    await sending(made, lambda: made.sent)
+    assert made.sent
     assert all(set(sent.failures) == {"ConnectError"} for sent in made.sent.values())
     assert await served_model("http://127.0.0.1:1") is None
 
@@ -153,8 +164,7 @@ async def test_any_name_of_a_scenario_and_any_text_is_sent() -> None:
     odd = [prompt("half a pair: \ud83d", "计费"), prompt("b", "two\nlines"), prompt("c", "plain")]
     async with running(engine.handler) as upstream:
         made = load(upstream.url, phases=[Phase(0, odd)], concurrency=1, rate=20.0)
-        now = time.time()
-        await made.run(now, now + 0.5)
+        await sending(made, lambda: len(engine.bodies) >= 6)
         heads = [head for head in upstream.heads if head.startswith(b"POST")]
     assert not any(sent.failures for sent in made.sent.values())
     sent = [json.loads(each) for each in engine.bodies]
