@@ -92,7 +92,7 @@ def _stamps(directory):
 def test_second_time_does_nothing(tmp_path):
     started = time.perf_counter()
     folders = room.prepare(tmp_path / "models")
-    assert time.perf_counter() - started < 3
+    assert time.perf_counter() - started < 30
     assert set(folders) == {"target", "draft_generalist", "draft_specialist", "draft_misaligned"}
     before = _stamps(tmp_path)
     assert room.prepare(tmp_path / "models") == folders

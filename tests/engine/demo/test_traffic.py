@@ -140,7 +140,7 @@ def test_failed_replies_are_counted(server, capsys, behaviour):
 def test_seconds_and_rate_bound_a_run(server):
     started = time.monotonic()
     assert run(server, "--seconds", "0.5", "--rate", "20") == 0
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
     assert 1 <= len(server.seen) <= 10
 
 
@@ -170,7 +170,7 @@ def test_signals_end_a_run_cleanly(server, number, delay, told):
     while len(server.seen) < 4:
         time.sleep(0.02)
     process.send_signal(number)
-    out, err = process.communicate(timeout=5)
+    out, err = process.communicate(timeout=30)
     assert process.returncode == 0
     assert out.startswith(told)
     assert err == b""
@@ -185,7 +185,7 @@ def test_a_run_that_finishes_sends_nothing_more(server):
             while run.totals.ok < 2:
                 await asyncio.sleep(0.01)
             run.finish()
-            return await asyncio.wait_for(task, 3)
+            return await asyncio.wait_for(task, 30)
 
     assert asyncio.run(finished()).ok == len(server.seen) == 2
 
@@ -201,7 +201,7 @@ def test_a_run_that_finishes_drops_what_takes_too_long(server, monkeypatch):
             while len(server.seen) < 4:
                 await asyncio.sleep(0.01)
             run.finish()
-            return await asyncio.wait_for(task, 3)
+            return await asyncio.wait_for(task, 30)
 
     assert asyncio.run(finished()) == traffic.Totals()
 

@@ -4,6 +4,7 @@ import errno
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -343,10 +344,10 @@ def test_without_a_terminal_bars_are_lines() -> None:
         for number in range(3):
             bar.advance(words=f"p 0.{number}")
     say("done [not markup]")
-    assert stream.getvalue().splitlines() == [
-        "acceptance: 1 of 3 (0 s, about 0 s left); p 0.0",
-        "acceptance: 2 of 3 (0 s, about 0 s left); p 0.1",
-        "acceptance: 3 of 3 (0 s); p 0.2",
+    assert re.sub(r"\d+ s", "N s", stream.getvalue()).splitlines() == [
+        "acceptance: 1 of 3 (N s, about N s left); p 0.0",
+        "acceptance: 2 of 3 (N s, about N s left); p 0.1",
+        "acceptance: 3 of 3 (N s); p 0.2",
         "done [not markup]",
     ]
     stream.truncate(0)

@@ -25,7 +25,7 @@ STREAMING = b'{"model":"m","stream":true,"messages":[]}'
 
 
 async def until_closed(upstream: Upstream) -> None:
-    await asyncio.wait_for(upstream.closed_by_peer.wait(), 2)
+    await asyncio.wait_for(upstream.closed_by_peer.wait(), 10)
 
 
 # ---- bytes
