@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from sidecar.probes.vocabulary import folder_of
-
 from .stand import StandError
 
 #: Files that tell vLLM what a folder holds; the second is Mistral's own.
@@ -28,15 +26,28 @@ def there(option: str, model: str) -> str:
         return str(path.resolve())
     if "://" in model or "VLLM_USE_MODELSCOPE" in os.environ:
         return model  # addresses, and another hub's names, vLLM finds in ways of its own
+    # Behind a colon stands a quantisation.
+    name = model.partition(":")[0]
+    if _cached(name):
+        return model
     parts = path.parts
     # `models/target` could be a name; a folder `models` tells what was meant.
     if model[:1] in "./~" or len(parts) > 2 or (len(parts) == 2 and Path(parts[0]).is_dir()):
         raise StandError(f"{option}: there is no {model!r}: correct the path, or name a model of the Hugging Face hub")
-    # Behind a colon stands a quantisation.
-    name = model.partition(":")[0]
-    if folder_of(name) is None:
-        _ask_the_hub(option, name)
+    _ask_the_hub(option, name)
     return model
+
+
+def _cached(model: str) -> bool:
+    """Whether the cache of the hub has any of its files: which of them vLLM needs differs by format."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        folder = snapshot_download(model, local_files_only=True)
+    except (HFValidationError, LocalEntryNotFoundError):
+        return False
+    return any(Path(folder).iterdir())
 
 
 def _ask_the_hub(option: str, model: str) -> None:

@@ -56,13 +56,38 @@ def test_a_hub_that_must_not_be_asked_is_not(monkeypatch: pytest.MonkeyPatch) ->
         there("--target", "org/name")
 
 
-def test_what_is_in_the_cache_needs_no_hub(tmp_path: Path) -> None:
+@pytest.mark.parametrize("offline", [False, True])
+@pytest.mark.parametrize(
+    ("model", "file", "here"),
+    [
+        ("org/name", "config.json", ""),
+        ("org/name", "config.json", "org"),
+        ("org/name", "config.json", "org/other"),
+        ("org/name", "params.json", ""),
+        ("org/name:Q8_0", "name-Q8_0.gguf", ""),
+        ("org/name:Q8_0", "name-Q8_0.gguf", "org"),
+    ],
+)
+def test_what_is_in_the_cache_needs_no_hub(
+    model: str, file: str, here: str, offline: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
+    Path(here).mkdir(parents=True, exist_ok=True)
     folder = tmp_path / "cache/models--org--name"
     (folder / "refs").mkdir(parents=True)
     (folder / "refs/main").write_text("abc")
     (folder / "snapshots/abc").mkdir(parents=True)
-    (folder / "snapshots/abc/config.json").write_text("{}")
-    assert there("--target", "org/name") == "org/name"
+    (folder / "snapshots/abc" / file).write_text("{}")
+    assert there("--target", model) == model
+
+
+def test_a_snapshot_without_files_is_none(tmp_path: Path) -> None:
+    folder = tmp_path / "cache/models--org--name"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs/main").write_text("abc")
+    (folder / "snapshots/abc").mkdir(parents=True)
+    with pytest.raises(StandError, match="the hub cannot be reached"):
+        there("--target", "org/name")
 
 
 @pytest.mark.parametrize("model", ["s3://bucket/model", "hf://org/name"])
