@@ -37,23 +37,23 @@ class Pace:
         """`left`: rounds and the ks of each, by concurrency."""
         return sum(rounds * self.round_s(c, ks) for c, (rounds, ks) in left.items())
 
-    def same_s(self, rounds: int, ks: int) -> float:
-        """So many rounds at every concurrency."""
-        return self.rounds_s(dict.fromkeys(self.plain, (rounds, ks)))
 
+def too_short(
+    left_s: float, least: Mapping[int, tuple[int, int]], confirm: Mapping[int, tuple[int, int]], pace: Pace
+) -> str:
+    """A sentence where what is left of --minutes is up before there is a verdict, or one that is confirmed.
 
-def too_short(left_s: float, ks: int, confirm_rounds: int, pace: Pace) -> str:
-    """A sentence where what is left of --minutes is up before there is a verdict, or one that is confirmed;
-    `confirm_rounds` 0: no confirmation is asked for.
+    `least`: the rounds that a verdict lacks, and the ks of each, by concurrency; `confirm`: those of the confirmation.
     """
-    least_s = pace.same_s(LEAST_ROUNDS, ks)
-    whole_s = least_s + pace.same_s(confirm_rounds, CONFIRMING)
-    left = f"--minutes: {span(max(left_s, 0.0))} are left"
+    left_s = max(left_s, 0.0)
+    least_s = pace.rounds_s(least)
+    whole_s = least_s + pace.rounds_s(confirm)
+    left = f"--minutes: {span(left_s)} are left"
     remedy = "give more, or fewer of --k and --concurrencies"
     if left_s < least_s:
-        return f"{left}, and {LEAST_ROUNDS} rounds, the least for a verdict, take about {span(least_s)}: {remedy}"
+        return f"{left}, and {LEAST_ROUNDS} rounds, the least for a verdict, take about {span(least_s)} more: {remedy}"
     if left_s < whole_s:
-        return f"{left}, and {LEAST_ROUNDS} rounds with the confirmation take about {span(whole_s)}: {remedy}"
+        return f"{left}, and {LEAST_ROUNDS} rounds with the confirmation take about {span(whole_s)} more: {remedy}"
     return ""
 
 

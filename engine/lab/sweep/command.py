@@ -164,10 +164,19 @@ class Sweep:
         if confirm:
             told += f"; then at most {confirm} of {CONFIRMING + 1} to confirm"
         pace = Pace.of(self._cells, self._warm_up)
-        left = plan.rounds_left(blocks_of(self._cells, SWEEP), args.concurrency, args.rounds, racing)
-        self._say(f"{told}: about {span(pace.rounds_s(left) + pace.same_s(confirm, CONFIRMING))} at most")
-        if args.minutes is not None and (short := too_short(self._minutes_left_s(), len(ks), confirm, pace)):
+        swept, to_confirm = blocks_of(self._cells, SWEEP), self._to_confirm()
+        left = plan.rounds_left(swept, args.concurrency, args.rounds, racing)
+        self._say(f"{told}: about {span(pace.rounds_s(left) + pace.rounds_s(to_confirm))} at most")
+        if args.minutes is None:
+            return
+        least = plan.rounds_left(swept, args.concurrency, LEAST_ROUNDS, racing)
+        if short := too_short(self._minutes_left_s(), least, to_confirm, pace):
             self._say(f"warning: {short}")
+
+    def _to_confirm(self) -> dict[int, tuple[int, int]]:
+        """Rounds of the confirmation that are left at most, and of how many ks, by concurrency."""
+        blocks, rounds = blocks_of(self._cells, CONFIRM), self._args.confirm_rounds if self._args.confirm else 0
+        return plan.rounds_left(blocks, self._args.concurrency, rounds, lambda _c, _blocks: range(CONFIRMING))
 
     def _serve(self, server: Server, stage: str, rounds: int, left: plan.Left) -> None:
         concurrencies, seed = self._args.concurrency, self._args.seed + (stage == CONFIRM)
@@ -194,8 +203,8 @@ class Sweep:
         """At most, the confirmation after a sweep too."""
         pace = Pace.of(self._cells, self._warm_up)
         found = pace.rounds_s(left)
-        if stage == SWEEP and self._args.confirm:
-            found += pace.same_s(self._args.confirm_rounds, CONFIRMING)
+        if stage == SWEEP:
+            found += pace.rounds_s(self._to_confirm())
         return found if self._args.minutes is None else min(found, max(self._minutes_left_s(), 0.0))
 
     def _minutes_left_s(self) -> float:
@@ -207,9 +216,9 @@ class Sweep:
             return ""
         pace = Pace.of(self._cells)
         needed = pace.round_s(turn.concurrency, len(turn.order) - 1)
-        if stage == SWEEP and self._args.confirm and turn.round >= LEAST_ROUNDS:
+        if stage == SWEEP and turn.round >= LEAST_ROUNDS:
             # Not before there is something to confirm.
-            needed += pace.same_s(self._args.confirm_rounds, CONFIRMING)
+            needed += pace.rounds_s(self._to_confirm())
         if needed <= self._minutes_left_s():
             return ""
         what = "sweep" if stage == SWEEP else "confirmation"

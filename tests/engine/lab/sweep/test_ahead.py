@@ -20,23 +20,28 @@ def test_a_batch_takes_as_long_as_those_before_or_as_the_warm_up() -> None:
     assert pace == Pace({1: 6.0, 4: 8.0}, {1: 3.0, 4: 5.0})
     assert pace.round_s(4, 2) == 18.0
     assert pace.rounds_s({1: (2, 10), 4: (1, 2)}) == 2 * 36.0 + 18.0
-    assert pace.same_s(8, 3) == 8 * (15.0 + 23.0)
     assert Pace.of([]).round_s(1, 10) == 0.0
 
 
 @pytest.mark.parametrize(
-    ("left_s", "confirm_rounds", "said"),
+    ("left_s", "rounds", "confirm_rounds", "said"),
     [
         # 3 rounds of 4 s for plain decoding and 40 s for ks are 132 s; 8 of 4 and 12 s to confirm, 128 s more.
-        (-3, 0, "--minutes: 0 s are left, and 3 rounds, the least for a verdict, take about 2 minutes: give more, or"),
-        (131, 8, "--minutes: 2 minutes are left, and 3 rounds, the least for a verdict, take about 2 minutes"),
-        (133, 8, "--minutes: 2 minutes are left, and 3 rounds with the confirmation take about 4 minutes"),
-        (133, 0, ""),
-        (261, 8, ""),
+        (-3, 3, 0, "--minutes: 0 s are left, and 3 rounds, the least for a verdict, take about 2 minutes more: give"),
+        (131, 3, 8, "--minutes: 2 minutes are left, and 3 rounds, the least for a verdict, take about 2 minutes"),
+        (133, 3, 8, "--minutes: 2 minutes are left, and 3 rounds with the confirmation take about 4 minutes more"),
+        (133, 3, 0, ""),
+        (261, 3, 8, ""),
+        # What is served already is not to be served again.
+        (43, 1, 0, "--minutes: 43 s are left, and 3 rounds, the least for a verdict, take about 44 s more"),
+        (45, 1, 0, ""),
+        (45, 1, 1, "--minutes: 45 s are left, and 3 rounds with the confirmation take about 60 s more"),
+        (-3, 0, 0, ""),
     ],
 )
-def test_minutes_that_are_too_few_are_told(left_s: float, confirm_rounds: int, said: str) -> None:
-    found = too_short(left_s, 10, confirm_rounds, Pace({1: 1.0, 4: 3.0}, {1: 2.0, 4: 2.0}))
+def test_minutes_that_are_too_few_are_told(left_s: float, rounds: int, confirm_rounds: int, said: str) -> None:
+    least, confirm = dict.fromkeys((1, 4), (rounds, 10)), dict.fromkeys((1, 4), (confirm_rounds, 3))
+    found = too_short(left_s, least, confirm, Pace({1: 1.0, 4: 3.0}, {1: 2.0, 4: 2.0}))
     assert found.startswith(said)
     assert bool(found) == bool(said)
 

@@ -158,6 +158,17 @@ def test_time_that_is_up_ends_it(url: str, capsys: pytest.CaptureFixture[str]) -
     assert "--minutes 0.0001 were up" in " ".join(told()["summary"]["reasons"])
 
 
+def test_what_is_served_needs_no_time_after_a_resume(
+    engine: SteppingEngine, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine.plain = 30.0
+    assert sweep(url) == 0
+    assert main(["sweep", "--resume", "run", "--minutes", "0.0001"]) == 0
+    assert "warning: --minutes" not in capsys.readouterr().err
+    assert main(["sweep", "--resume", "run", "--minutes", "0.0001", "--confirm-rounds", "4"]) in (0, 2)
+    assert "3 rounds with the confirmation take about" in capsys.readouterr().err
+
+
 def test_plain_decoding_is_at_a_cap_of_zero(engine: SteppingEngine, url: str) -> None:
     # Whoever only opts out is drafted for here.
     engine.obeys = False
