@@ -48,6 +48,8 @@ STYLE = """<style>
 [data-testid="stMetricLabel"], [data-testid="stMetricLabel"] > div { overflow: visible; white-space: normal; }
 /* Its cells hold texts of others, which a spreadsheet would run as formulas; the page Requests exports them guarded. */
 [data-testid="stElementToolbarButton"]:has([aria-label^="Download as CSV"]) { display: none; }
+/* A finger scrolls the page, where a drag would hold a range. */
+@media (pointer: coarse) { [class*="st-key-over_time"] .nsewdrag { pointer-events: none !important; } }
 .sw-link { text-decoration: underline; color: inherit; }
 @media (max-width: 640px) {
   .sw-head { font-size: 1.35rem; }
@@ -115,9 +117,11 @@ def chart(title: str, figure: Any, *, helped: str | None, key: str, **options: A
 
 
 def time_chart(title: str, figure: Any, *, helped: str | None, key: str) -> None:
-    """A chart over time. A drag over it holds that stretch of time on every page, in whole minutes."""
-    helped = f"{helped or ''}\n\nDrag over the chart to hold a stretch of its time range."
+    """A chart over time. A mouse's drag over it holds that stretch of time on every page, in whole minutes."""
+    helped = f"{helped or ''}\n\nDrag over the chart with a mouse to hold a stretch of its time range."
     st.markdown(f"**{title}**", help=helped)
+    # The key tells the style sheet.
+    key = f"over_time_{key}"
     st.plotly_chart(figure, key=key, config=CONFIG, on_select=partial(_dragged, key), selection_mode="box")
 
 

@@ -35,7 +35,7 @@ def page(chosen: Filters) -> None:
                 "Acceptance rate p, and what happened (UTC)",
                 frames.time_line(every.events, bars, acceptance, held),
                 helped=define("acceptance rate p", "event"),
-                key="time_line",
+                key="events",
             )
             cut = f" The newest {MOST_MARKS} events are shown." if every.next_cursor is not None else ""
             st.caption(frames.KEY + cut)

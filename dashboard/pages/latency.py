@@ -62,7 +62,7 @@ def page(chosen: Filters) -> None:
             f"{word}: p50, p95 and p99 over time (UTC)",
             plots.over_time(series, measure, held),
             helped=define("p50, p95, p99", term, "speculative", "autoregressive"),
-            key=f"over_time_{measure}",
+            key=measure,
         )
         st.caption("Solid: p95. Dotted below it: p50. Dashed above it: p99.")
         left, right = st.columns(2)
@@ -98,7 +98,7 @@ def _ratio(ratios: shapes.LatencySeries | None, series: shapes.LatencySeries, he
         st.markdown(f"**{title}**", help=helped)
         st.info(frames.too_few_line(series), icon=":material/query_stats:")
         return
-    time_chart(title, plots.ratio_over_time(ratios, held), helped=helped, key="ratio_over_time")
+    time_chart(title, plots.ratio_over_time(ratios, held), helped=helped, key="ratio")
     st.caption(
         f"Below 1, speculation is faster. Whatever the concurrency, by steps of {span(ratios.step_s or 0)}; a gap "
         f"where a side has fewer than {frames.ENOUGH} ok requests."

@@ -167,14 +167,14 @@ def _figures(chosen: Filters) -> None:
                 "Acceptance rate p over time (UTC), ▲ switches",
                 plots.p_over_time(acceptance, held, fallback.history),
                 helped=define("acceptance rate p", "interval of p"),
-                key="p_over_time",
+                key="p",
             )
         with right:
             time_chart(
                 "Latency p95 over time (UTC)",
                 plots.latency_over_time(latency, held),
                 helped=define("latency", "speculative", "autoregressive"),
-                key="latency_over_time",
+                key="latency",
             )
         left, right = st.columns(2)
         with left:

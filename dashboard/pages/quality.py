@@ -105,7 +105,7 @@ def _similarity(
             "Similarity over time (UTC)",
             plots.over_time(series, (utc(series.since), utc(series.until))),
             helped=define("similarity", "p10 of similarity"),
-            key="similarity_over_time",
+            key="similarity",
         )
     with right:
         chart(

@@ -175,8 +175,8 @@ def test_a_run_is_opened_from_the_list(url, api, chromium):
     assert problems == []
 
 
-def test_latency(url, api, chromium):
-    page = chromium.new_page(viewport={"width": 390, "height": 900})
+def test_latency_on_a_phone(url, api, chromium):
+    page = chromium.new_page(viewport={"width": 390, "height": 900}, has_touch=True, is_mobile=True)
     page.set_default_timeout(60_000)
     page.goto(f"{url}/latency?window=6h&timing=TPOT")
     page.get_by_text("TPOT: how it is spread").wait_for()
@@ -189,6 +189,9 @@ def test_latency(url, api, chromium):
     page.get_by_test_id("stButtonGroup").get_by_text("TTFT", exact=True).click()
     page.get_by_text("TTFT: how it is spread").wait_for()
     assert "timing=TTFT" in page.url
+    # A finger scrolls the page and holds no range.
+    chart = page.locator(".st-key-over_time_ttft .nsewdrag")
+    assert chart.evaluate("each => getComputedStyle(each).pointerEvents") == "none"
 
 
 def test_quality_leads_to_requests(url, chromium):
@@ -197,6 +200,7 @@ def test_quality_leads_to_requests(url, chromium):
     page.goto(f"{url}/quality?scenario=chat")
     page.get_by_text("Pairs of lowest similarity").wait_for()
     table = page.get_by_label("Similarity by scenario, worst first")
+    table.locator("tbody tr").first.wait_for()
     assert table.locator("tbody tr").first.locator("td").all_inner_texts()[:3] == [
         "translate",
         "✗ 0.780 warning",
@@ -290,19 +294,25 @@ def test_the_page_shows_the_payload(url, api, sample, chromium):
 
     # A drag over a chart holds the time that it covers, from 17:48 on, a fifth of the hour.
     drawn = page.locator(".js-plotly-plot:has(path.js-line)").first
-    until = time.monotonic() + 40
+    until, box = time.monotonic() + 60, at_rest(drawn.locator(".nsewdrag").first)
     while "since=" not in page.url:
         assert time.monotonic() < until, "a chart that is drawn may not listen yet"
-        box = at_rest(drawn.locator(".nsewdrag").first)
         page.mouse.move(box["x"] + 0.305 * box["width"], box["y"] + 60)
         page.mouse.down()
         page.mouse.move(box["x"] + 0.495 * box["width"], box["y"] + 60, steps=4)
         page.mouse.up()
-        page.wait_for_timeout(2000)
+        # A second drag would be over what the first one holds.
+        patience = time.monotonic() + 15
+        while "since=" not in page.url and time.monotonic() < patience:
+            page.wait_for_timeout(100)
+        box = at_rest(drawn.locator(".nsewdrag").first)
     held = {"since": "2026-11-29T17:48:00Z", "until": "2026-11-29T18:00:00Z"}
     assert page.url.endswith(urlencode(held))
     page.get_by_text("Held: 11-29 17:48 to 11-29 18:00 UTC").wait_for()
-    assert drawn.evaluate(RANGE) == ["2026-11-29T17:48:00", "2026-11-29T18:00:00"]
+    until = time.monotonic() + 40
+    while drawn.evaluate(RANGE) != ["2026-11-29T17:48:00", "2026-11-29T18:00:00"]:
+        assert time.monotonic() < until, drawn.evaluate(RANGE)
+        page.wait_for_timeout(100)
     alert = page.locator("details", has_text="SpecwatchAcceptanceLow")
     alert.locator("summary").click()
     alert.get_by_text("Means.").wait_for()
