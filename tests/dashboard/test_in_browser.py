@@ -9,7 +9,13 @@ from functools import partial
 from itertools import count
 from urllib.parse import urlencode
 
+from playwright.sync_api import expect
 from support import board
+
+expect.set_options(timeout=60_000)
+
+#: On a screen of 390 px nothing is beside it.
+NARROW = "document.documentElement.scrollWidth <= 390"
 
 
 def asked(api):
@@ -59,8 +65,8 @@ def test_a_click_on_a_cell_shows_its_requests(url, api, chromium):
     wait_for(step, in_time)
     page.get_by_text("truncated at position 2, 2026-11-29 18:00 to 18:01 UTC").wait_for()
     assert page.get_by_role("link", name="req-3").get_attribute("href").startswith("requests?request=req-3&")
-    assert "position=2" in page.url
-    assert "step=2026-11-29T18" in page.url
+    page.wait_for_url(lambda address: "position=2" in address)
+    page.wait_for_url(lambda address: "step=2026-11-29T18" in address)
 
     # It outlasts a refresh, and a visit by the same address.
     seen = len(asked(api))
@@ -79,8 +85,8 @@ def test_a_click_on_a_cell_shows_its_requests(url, api, chromium):
     whole = {"since": "2026-11-29T17:30:00Z", "until": "2026-11-29T18:30:00Z"}
     wait_for({"truncated_at": "3", "scenario": "summarise"} | whole, of_scenarios)
     page.get_by_text("17:30 to 18:30 UTC, scenario summarise").wait_for()
-    assert "step=" not in page.url
-    assert "group=summarise" in page.url
+    page.wait_for_url(lambda address: "step=" not in address)
+    page.wait_for_url(lambda address: "group=summarise" in address)
 
     # The same without a mouse.
     box = page.get_by_role("combobox", name="Position")
@@ -91,7 +97,7 @@ def test_a_click_on_a_cell_shows_its_requests(url, api, chromium):
     wait_for({"truncated_at": "4", "scenario": "summarise"} | whole)
     page.get_by_text("truncated at position 4").wait_for()
     page.set_viewport_size({"width": 390, "height": 900})
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.wait_for_function(NARROW)
     assert problems == []
 
 
@@ -120,14 +126,14 @@ def test_a_request_opened_from_the_table(url, api, chromium):
     assert metric("Latency") == "300 ms"
     assert metric("Acceptance rate p") == "0.600"
     page.wait_for_url("**/requests?outcome=ok&request=req-2")
-    assert page.locator(".sw-step:not(.sw-steps-key *)").count() == 4
+    expect(page.locator(".sw-step:not(.sw-steps-key *)")).to_have_count(4)
     heights = page.locator(".sw-steps .sw-step b").evaluate_all("all => all.map(each => each.offsetHeight)")
     assert heights == [52, 52, 52, 39], "a cell of 13 px for each draft token"
-    assert page.locator(".sw-steps .sw-cut").count() == 2
-    assert page.locator(".sw-steps .sw-full").count() == 2
+    expect(page.locator(".sw-steps .sw-cut")).to_have_count(2)
+    expect(page.locator(".sw-steps .sw-full")).to_have_count(2)
     assert api.paths.count("/api/v1/requests") == 1, "rows stay as they are while one is looked at"
     page.set_viewport_size({"width": 390, "height": 900})
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.wait_for_function(NARROW)
     page.set_viewport_size({"width": 1280, "height": 1000})
 
     # The link shows the same to another reader.
@@ -154,7 +160,7 @@ def test_a_run_is_opened_from_the_list(url, api, chromium):
     page.get_by_text("under way, or ended without a word").wait_for()
     page.get_by_role("row").filter(has_text="qualified in part").get_by_role("link").click()
     page.get_by_role("heading", name="Qualify draft_generalist").wait_for()
-    assert "run=qualify-2" in page.url
+    page.wait_for_url(lambda address: "run=qualify-2" in address)
     page.locator(".js-plotly-plot .barlayer path").first.wait_for(state="attached")
     page.locator(".js-plotly-plot .heatmaplayer image").first.wait_for(state="attached")
     failed = page.locator(".sw-gates tr.sw-marked")
@@ -167,7 +173,7 @@ def test_a_run_is_opened_from_the_list(url, api, chromium):
     page.set_viewport_size({"width": 390, "height": 900})
     page.goto(f"{url}/lab?run=qualify-2&beside=qualify-1")
     page.get_by_text("Gates of both").first.wait_for()
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.wait_for_function(NARROW)
     # What a gate says is in sight without moving the table.
     words = page.locator(".sw-gates td.sw-words").first.bounding_box()
     assert words["x"] >= 0
@@ -181,14 +187,14 @@ def test_latency_on_a_phone(url, api, chromium):
     page.goto(f"{url}/latency?window=6h&timing=TPOT")
     page.get_by_text("TPOT: how it is spread").wait_for()
     row = page.locator("tr", has_text="TTFT p99")
-    assert row.locator("td").all_inner_texts() == ["TTFT p99", "122 ms", "190 ms"]
+    expect(row.locator("td")).to_have_text(["TTFT p99", "122 ms", "190 ms"])
     page.locator(".js-plotly-plot .scatterlayer path.js-line").first.wait_for(state="attached")
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.wait_for_function(NARROW)
     assert ("GET", "latency/distribution", {"window": "6h"}, "Bearer secret") in api.seen
     # The other choice goes to the address.
     page.get_by_test_id("stButtonGroup").get_by_text("TTFT", exact=True).click()
     page.get_by_text("TTFT: how it is spread").wait_for()
-    assert "timing=TTFT" in page.url
+    page.wait_for_url(lambda address: "timing=TTFT" in address)
     # A finger scrolls the page and holds no range.
     chart = page.locator(".st-key-over_time_ttft .nsewdrag")
     assert chart.evaluate("each => getComputedStyle(each).pointerEvents") == "none"
@@ -209,7 +215,7 @@ def test_quality_leads_to_requests(url, chromium):
     found = page.get_by_test_id("stMetric").filter(has_text="Critical pairs")
     assert found.get_by_test_id("stMetricValue").inner_text().strip() == "2.4 %"
     page.locator(".js-plotly-plot .barlayer path").first.wait_for(state="attached")
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.wait_for_function(NARROW)
     # A pair leads to its request.
     href = page.get_by_role("link", name="chatcmpl-0aa61d09b").first.get_attribute("href")
     assert href.startswith("requests?reply_id=chatcmpl-0aa61d09b&since=2026-11-29T17")
@@ -224,12 +230,13 @@ def test_tokenizers(url, api, sample, chromium):
     page.goto(f"{url}/tokenizers")
     page.get_by_text("Misaligned: draft and target know tokens by different ids").wait_for()
     row = page.get_by_label("Tokens that have another id in the draft", exact=True).locator("tbody tr").first
+    row.wait_for()
     assert row.locator("td").all_inner_texts()[:5] == ["'<|eot|>'", "4", "5 (+1)", "100", "90.0 %"]
     found = page.get_by_test_id("stMetric").filter(has_text="Same text, other id")
     assert found.get_by_test_id("stMetricValue").inner_text().strip() == "112"
     page.get_by_text("1 token with another id by the files").click()
     page.get_by_label("Tokens that have another id in the draft, by the files").wait_for()
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.wait_for_function(NARROW)
 
 
 #: Of a chart's time axis.
@@ -270,7 +277,7 @@ def test_the_page_shows_the_payload(url, api, sample, chromium):
     # The other page keeps the time range.
     page.get_by_role("link", name="Now").click()
     page.get_by_text("Requests by outcome").wait_for()
-    assert "window=6h" in page.url
+    page.wait_for_url(lambda address: "window=6h" in address)
     summary = sample.summary()
     assert metric("p95_latency_under_800ms_ratio") == "93.3 %"
     assert metric("Acceptance rate p, last 100") == f"{summary['last_100']['p']:.3f}"
@@ -288,7 +295,7 @@ def test_the_page_shows_the_payload(url, api, sample, chromium):
     assert page.locator(".sw-tokens .sw-instead").first.inner_text() == " 43"
     assert page.locator(".sw-tokens").first.inner_text().endswith("<|eot|><|eot|>")
     page.set_viewport_size({"width": 390, "height": 900})
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.wait_for_function(NARROW)
     page.set_viewport_size({"width": 1280, "height": 1800})
     page.get_by_role("link", name="Now").click()
 
